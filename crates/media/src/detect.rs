@@ -1,0 +1,233 @@
+//! What a path and a CPU offer: which medium a directory is best used as, what survives there, and why.
+//!
+//! What must always hold: detection promises no more than it found out. `MAP_SYNC` is tried, not inferred from mount options;
+//! what cannot be found out (whether a disk's write cache obeys flushes, whether the platform has eADR) becomes a warning or
+//! `None`, never a guess. It leaves nothing behind.
+
+mod mount;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{DaxMedium, Durability, Error, FileMedium, Guarantee, Kind, Mapping, Medium, PAGE, RamMedium, Result, persist};
+use mount::Mount;
+
+/// What a path offers.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Detected {
+    /// The path looked at: the one given, or its nearest parent that exists.
+    pub path: PathBuf,
+    /// The medium that suits it.
+    pub kind: Kind,
+    /// How bytes become durable on that medium.
+    pub durability: Durability,
+    /// What survives there.
+    pub guarantee: Guarantee,
+    /// Type of the file system, as the kernel names it: `ext4`, `tmpfs`.
+    pub fs: String,
+    /// What is mounted there: `/dev/pmem0`, `tmpfs`.
+    pub device: String,
+    /// Options of the mount and of its file system.
+    pub mount_options: Vec<String>,
+    /// Why this kind, for people.
+    pub reason: String,
+    /// What weakens the guarantee, or could.
+    pub warnings: Vec<String>,
+}
+
+/// Finds out which medium suits `path`. A path that does not exist yet is judged by its nearest parent that does.
+pub fn detect(path: &Path) -> Result<Detected> {
+    let there = nearest(path)?;
+    let directory = if there.is_dir() { there.clone() } else { parent_of(&there).to_owned() };
+    let handle = open(&directory)?;
+    let mount = Mount::of(&handle, &directory)?;
+    let in_memory = matches!(mount.fs.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs");
+    let (kind, reason) = if in_memory {
+        (Kind::Ram, format!("{} lives in memory: it survives the process, not the machine", mount.fs))
+    } else {
+        match try_map_sync(&handle, &directory) {
+            Ok(()) if persist::write_back_method() != "none" => {
+                (Kind::Dax, format!("{} on {} can be mapped with MAP_SYNC", mount.fs, mount.device))
+            }
+            Ok(()) => (Kind::File, "MAP_SYNC works, but this CPU has no known write-back instruction".to_owned()),
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                (Kind::File, format!("{} on {} refuses MAP_SYNC, so fdatasync makes it durable", mount.fs, mount.device))
+            }
+            Err(e) => (Kind::File, format!("MAP_SYNC could not be tried ({e}), so fdatasync makes it durable")),
+        }
+    };
+    let guarantee = match kind {
+        Kind::Ram => Guarantee::ProcessSafe,
+        _ if mount.ignores_sync() => Guarantee::ProcessSafe,
+        _ => Guarantee::PowerSafe,
+    };
+    Ok(Detected {
+        path: there,
+        kind,
+        durability: if kind == Kind::File { Durability::Sync } else { Durability::Line },
+        guarantee,
+        warnings: mount.warnings(kind),
+        fs: mount.fs,
+        device: mount.device,
+        mount_options: mount.options,
+        reason,
+    })
+}
+
+/// Opens the directory at `path` as a medium: as `kind`, or as what [`detect`] says. `create` makes the directory (0700) first.
+pub fn open_dir(path: &Path, kind: Option<Kind>, create: bool) -> Result<Arc<dyn Medium>> {
+    if !create && !path.exists() {
+        return Err(Error::NotFound { location: path.display().to_string() });
+    }
+    let detected = detect(path)?;
+    Ok(match kind.unwrap_or(detected.kind) {
+        Kind::Dax if detected.kind != Kind::Dax => {
+            return Err(Error::Unsupported {
+                location: path.display().to_string(),
+                what: format!("is not DAX: {}; use the {} medium there", detected.reason, name(detected.kind)),
+            });
+        }
+        Kind::Dax => DaxMedium::open(path, create)?,
+        Kind::Ram => RamMedium::open(path, create, None)?,
+        Kind::File => FileMedium::open(path, create, detected.guarantee)?,
+        Kind::Sim => {
+            return Err(Error::Unsupported {
+                location: path.display().to_string(),
+                what: "the simulator has no directory; make a SimMedium".into(),
+            });
+        }
+    })
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dax => "dax",
+        Kind::File => "file",
+        Kind::Ram => "ram",
+        Kind::Sim => "sim",
+    }
+}
+
+/// What the CPU has for durable memory.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct CpuFeatures {
+    /// CLWB: writes a line back and keeps it in the cache.
+    pub clwb: bool,
+    /// CLFLUSHOPT: writes a line back and drops it, without waiting.
+    pub clflushopt: bool,
+    /// 256-bit stores past the cache.
+    pub avx: bool,
+    /// 512-bit vectors.
+    pub avx512f: bool,
+    /// Restricted transactional memory (RTM) is announced. It may still be switched off by microcode.
+    pub rtm: bool,
+    /// The write-back in use; see [`persist::write_back_method`].
+    pub write_back: &'static str,
+    /// Whether caches survive power loss too (eADR). A program cannot find out, hence always `None`: lines are written back.
+    pub eadr: Option<bool>,
+}
+
+/// What this CPU has.
+pub fn cpu_features() -> CpuFeatures {
+    let (leaf, write_back) = (extended_features(), persist::write_back_method());
+    CpuFeatures {
+        clwb: leaf & CLWB != 0,
+        clflushopt: leaf & CLFLUSHOPT != 0,
+        avx: has_avx(),
+        avx512f: leaf & AVX512F != 0,
+        rtm: leaf & RTM != 0,
+        write_back,
+        eadr: None,
+    }
+}
+
+const RTM: u32 = 1 << 11;
+const AVX512F: u32 = 1 << 16;
+pub(crate) const CLFLUSHOPT: u32 = 1 << 23;
+pub(crate) const CLWB: u32 = 1 << 24;
+
+/// Register EBX of CPUID leaf 7, which holds the bits above.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) fn extended_features() -> u32 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn has_avx() -> bool {
+    is_x86_feature_detected!("avx")
+}
+
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+fn extended_features() -> u32 {
+    0
+}
+
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+fn has_avx() -> bool {
+    false
+}
+
+fn nearest(path: &Path) -> Result<PathBuf> {
+    let mut at = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    loop {
+        match std::fs::metadata(at) {
+            Ok(_) => return Ok(at.to_owned()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && parent_of(at) != at => at = parent_of(at),
+            Err(e) => return Err(Error::from_io(at.display().to_string(), "looking at", 0, e)),
+        }
+    }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        None => path,
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    }
+}
+
+fn open(directory: &Path) -> Result<File> {
+    File::open(directory).map_err(|e| Error::from_io(directory.display().to_string(), "opening the directory", 0, e))
+}
+
+/// Maps a page of a new file with MAP_SYNC. The file has no name where the file system can do that, and loses it at once where not.
+fn try_map_sync(handle: &File, directory: &Path) -> io::Result<()> {
+    let file = nameless(handle).or_else(|_| named_and_removed(handle))?;
+    file.set_len(PAGE as u64)?;
+    match Mapping::shared(&file, PAGE, true, true, &directory.display().to_string()) {
+        Ok(_) => Ok(()),
+        Err(Error::Io { source, .. }) => Err(source),
+        Err(Error::Unsupported { .. }) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        Err(other) => Err(io::Error::other(other)),
+    }
+}
+
+fn nameless(handle: &File) -> io::Result<File> {
+    let flags = libc::O_RDWR | libc::O_TMPFILE | libc::O_CLOEXEC;
+    // SAFETY: the name is NUL-terminated, and a mode is given.
+    let fd = unsafe { libc::openat(handle.as_raw_fd(), c".".as_ptr(), flags, 0o600 as libc::mode_t) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just opened and has no other owner.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn named_and_removed(handle: &File) -> io::Result<File> {
+    let name = std::ffi::CString::new(format!(".towa-probe-{}", std::process::id())).expect("no NUL");
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    // SAFETY: the name is NUL-terminated, and a mode is given.
+    let fd = unsafe { libc::openat(handle.as_raw_fd(), name.as_ptr(), flags, 0o600 as libc::mode_t) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just opened and has no other owner; the name is NUL-terminated.
+    unsafe {
+        libc::unlinkat(handle.as_raw_fd(), name.as_ptr(), 0);
+        Ok(File::from_raw_fd(fd))
+    }
+}

@@ -1,0 +1,294 @@
+//! The directory behind the media that live in a file system: names, files, space, and the owner's lock.
+//!
+//! What must always hold: every operation goes through the directory's descriptor, so that renaming or replacing the path
+//! above an open medium cannot mix two pools; nothing follows a symbolic link; files are 0600, the directory 0700 when made
+//! here; the name `lock` is the lock's alone.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::{Access, Allocation, Error, PAGE, Result};
+
+const LOCK: &str = "lock";
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    handle: File,
+}
+
+impl Directory {
+    /// Opens the directory at `path`, making it (not its parents) first when `create` says so.
+    pub fn open(path: &Path, create: bool) -> Result<Directory> {
+        let location = path.display().to_string();
+        if create {
+            match std::fs::DirBuilder::new().mode(0o700).create(path) {
+                Ok(()) => sync_parent(path)?,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => {
+                    return Err(Error::from_io(location, "creating the directory", PAGE as u64, e));
+                }
+            }
+        }
+        let name = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::Unsupported { location: location.clone(), what: "a path with a NUL byte names nothing".into() })?;
+        // SAFETY: `name` is NUL-terminated; the descriptor returned is ours alone.
+        let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::ENOTDIR) => {
+                    Error::Unsupported { location, what: "is not a directory; a pool is a directory, name one".into() }
+                }
+                _ => Error::from_io(location, "opening the directory", 0, source),
+            });
+        }
+        // SAFETY: `fd` was just opened and has no other owner.
+        let handle = unsafe { File::from_raw_fd(fd) };
+        Ok(Directory { path: path.to_owned(), handle })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where region `name` is, for messages.
+    pub fn location(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    /// Creates file `name` of `len` zero bytes. Nothing is left behind when it fails.
+    pub fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<File> {
+        self.check(name)?;
+        let file = self.open_at(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+        let location = self.location(name);
+        let sized =
+            file.set_len(len).map_err(|e| Error::from_io(&location, "setting the length", len, e)).and_then(
+                |()| match allocation {
+                    Allocation::Sparse => Ok(()),
+                    Allocation::Full => reserve(&file, &location, 0, len),
+                },
+            );
+        if let Err(e) = sized {
+            let _ = self.remove(name);
+            return Err(e);
+        }
+        Ok(file)
+    }
+
+    /// Opens file `name`; gives its length too. Anything but a regular file is refused.
+    pub fn open_file(&self, name: &str, access: Access) -> Result<(File, u64)> {
+        self.check(name)?;
+        let flags = match access {
+            Access::ReadOnly => libc::O_RDONLY,
+            Access::ReadWrite => libc::O_RDWR,
+        };
+        // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
+        let file = self.open_at(name, flags | libc::O_NONBLOCK)?;
+        let location = self.location(name);
+        let status = file.metadata().map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
+        if !status.is_file() {
+            return Err(Error::Unsupported { location, what: "is not a regular file; this is no pool of ours".into() });
+        }
+        Ok((file, status.len()))
+    }
+
+    /// Whether `name` is there, as whatever kind of file.
+    pub fn exists(&self, name: &str) -> Result<bool> {
+        let c_name = self.check(name)?;
+        // SAFETY: all-zero is a valid `stat`, a plain structure of integers.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the name is NUL-terminated and `status` is ours to fill.
+        let rc = unsafe { libc::fstatat(self.handle.as_raw_fd(), c_name.as_ptr(), &mut status, libc::AT_SYMLINK_NOFOLLOW) };
+        match result(rc) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(e) => Err(Error::from_io(self.location(name), "looking for", 0, e)),
+        }
+    }
+
+    /// Removes `name`.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let c_name = self.check(name)?;
+        // SAFETY: the name is NUL-terminated.
+        result(unsafe { libc::unlinkat(self.handle.as_raw_fd(), c_name.as_ptr(), 0) })
+            .map_err(|e| Error::from_io(self.location(name), "removing", 0, e))
+    }
+
+    /// Renames `from` to `to` atomically.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (c_from, c_to) = (self.check(from)?, self.check(to)?);
+        let fd = self.handle.as_raw_fd();
+        // SAFETY: both names are NUL-terminated.
+        result(unsafe { libc::renameat(fd, c_from.as_ptr(), fd, c_to.as_ptr()) })
+            .map_err(|e| Error::from_io(self.location(from), "renaming", PAGE as u64, e))
+    }
+
+    /// Makes the names durable.
+    pub fn sync(&self) -> Result<()> {
+        self.handle.sync_all().map_err(|e| Error::from_io(self.path.display().to_string(), "syncing the directory", 0, e))
+    }
+
+    /// Takes the lock, or fails with [`Error::Busy`]. The lock file holds the owner's process id, for messages only.
+    pub fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+        let mut file = self.open_at(LOCK, libc::O_RDWR | libc::O_CREAT)?;
+        self.take(&mut file)?;
+        // The number is a courtesy to whoever finds the lock taken: on a full disk we do without.
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
+        Ok(Box::new(file))
+    }
+
+    /// Takes the lock without leaving a trace. Where there is no lock file nobody has ever owned the pool, or a copy was made
+    /// without it: nothing to take.
+    pub fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        match self.open_at(LOCK, libc::O_RDONLY) {
+            Ok(mut file) => {
+                self.take(&mut file)?;
+                Ok(Box::new(file))
+            }
+            Err(Error::NotFound { .. }) => Ok(Box::new(())),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn take(&self, file: &mut File) -> Result<()> {
+        let location = self.path.display().to_string();
+        // SAFETY: a call on a descriptor that we own.
+        let rc = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        let Err(e) = result(rc) else { return Ok(()) };
+        if e.raw_os_error() != Some(libc::EWOULDBLOCK) {
+            return Err(Error::from_io(location, "locking", 0, e));
+        }
+        let mut text = String::new();
+        let _ = file.read_to_string(&mut text);
+        let holder = match text.trim().parse::<u32>() {
+            Ok(pid) if pid == std::process::id() => format!("this process ({pid})"),
+            Ok(pid) => format!("process {pid}"),
+            Err(_) => "another process".to_owned(),
+        };
+        Err(Error::Busy { location, holder })
+    }
+
+    fn open_at(&self, name: &str, flags: libc::c_int) -> Result<File> {
+        let c_name = CString::new(name).expect("names are checked");
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        // SAFETY: the name is NUL-terminated; a mode is given, as O_CREAT wants.
+        let fd = unsafe { libc::openat(self.handle.as_raw_fd(), c_name.as_ptr(), flags, 0o600 as libc::mode_t) };
+        if fd < 0 {
+            let source = io::Error::last_os_error();
+            let doing = if flags & libc::O_CREAT != 0 { "creating" } else { "opening" };
+            return Err(Error::from_io(self.location(name), doing, PAGE as u64, source));
+        }
+        // SAFETY: `fd` was just opened and has no other owner.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    }
+
+    fn check(&self, name: &str) -> Result<CString> {
+        check_name(name).map_err(|what| Error::Unsupported { location: self.location(name), what: what.into() })?;
+        Ok(CString::new(name).expect("names are checked"))
+    }
+}
+
+/// Refuses names that are no plain file name, or that the medium keeps for itself.
+pub(crate) fn check_name(name: &str) -> std::result::Result<(), &'static str> {
+    match name {
+        "" | "." | ".." => Err("is no name for a region; give it a plain file name"),
+        LOCK => Err("is the name of the owner's lock; give the region another"),
+        _ if name.len() > 255 => Err("is longer than the 255 bytes that a name may have"),
+        _ if name.contains(['/', '\0']) => Err("names of regions hold no slash and no NUL"),
+        _ => Ok(()),
+    }
+}
+
+/// Provides space for `off..off + len` of `file` and keeps what is there, so that no later write fails for want of it.
+///
+/// On tmpfs too: a store into a hole of a full tmpfs is not an error but SIGBUS. There the machine is asked first: a memfd or
+/// a large tmpfs would take more than there is, and set the kernel killing processes.
+pub(crate) fn reserve(file: &File, location: &str, off: u64, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    if lives_in_memory(file) && !memory_suffices(file, len) {
+        return Err(Error::Full { location: location.to_owned(), wanted: len });
+    }
+    loop {
+        // SAFETY: a call on a descriptor that we own.
+        let rc = unsafe { libc::fallocate(file.as_raw_fd(), 0, off as libc::off_t, len as libc::off_t) };
+        match result(rc) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                return reserve_by_writing(file, location, off, len);
+            }
+            Err(e) => return Err(Error::from_io(location, "reserving space", len, e)),
+        }
+    }
+}
+
+/// Whether the machine can provide the part of `len` bytes that `file` does not have already.
+fn memory_suffices(file: &File, len: u64) -> bool {
+    let available = available_memory();
+    // Blocks of the status are 512 bytes whatever the file system.
+    len <= available || len.saturating_sub(file.metadata().map_or(0, |status| status.blocks() * 512)) <= available
+}
+
+/// Bytes that can be taken without pushing the machine out of memory: what the kernel calls available, less a sixteenth.
+fn available_memory() -> u64 {
+    let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    kib.map_or(u64::MAX, |kib| kib * 1024 / 16 * 15)
+}
+
+/// Whether what is written to `file` stays in memory.
+fn lives_in_memory(file: &File) -> bool {
+    // SAFETY: all-zero is a valid `statfs`, a plain structure of integers.
+    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is ours, and `status` is ours to fill.
+    let rc = unsafe { libc::fstatfs(file.as_raw_fd(), &mut status) };
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58f6;
+    rc == 0 && matches!(status.f_type as u32, TMPFS | RAMFS)
+}
+
+/// For file systems without fallocate (some network ones): one byte of each page is read and written back.
+fn reserve_by_writing(file: &File, location: &str, off: u64, len: u64) -> Result<()> {
+    let mut at = off;
+    while at < off + len {
+        let mut byte = [0];
+        file.read_at(&mut byte, at)
+            .and_then(|_| file.write_at(&byte, at))
+            .map_err(|e| Error::from_io(location, "reserving space", len, e))?;
+        at = (at / PAGE as u64 + 1) * PAGE as u64;
+    }
+    Ok(())
+}
+
+/// A borrowed descriptor of `file`.
+pub(crate) fn borrow(file: &File) -> Option<BorrowedFd<'_>> {
+    Some(std::os::fd::AsFd::as_fd(file))
+}
+
+/// The system's answer as a result.
+pub(crate) fn result(rc: libc::c_int) -> io::Result<()> {
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A directory made here must not vanish in a crash that its regions survive.
+fn sync_parent(path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|parent| parent.sync_all())
+        .map_err(|e| Error::from_io(parent.display().to_string(), "syncing the parent directory", 0, e))
+}

@@ -1,0 +1,172 @@
+//! **media**: where durable bytes live, and the only crate that knows how bytes become durable.
+//!
+//! A [`Medium`] is a flat directory of named [`Region`]s. Everything above speaks to it through five verbs:
+//!
+//! ```text
+//!   store ──► (CPU cache) ──write_back──► (on its way) ──fence──► durable     cached stores
+//!   stream ─────────────────────────────► (on its way) ──fence──► durable     non-temporal stores
+//! ```
+//!
+//! On *line media* (`dax`, `ram`, `sim`) a `write_back` is CLWB and a `fence` SFENCE: they order what the calling thread
+//! wrote. On *sync media* (`file`, `sim` in file mode) `store` and `stream` are both `pwrite`, `write_back` does nothing and
+//! `fence` is `fdatasync`. Code that is correct against the weaker promise of the two is correct on every medium:
+//!
+//! - before the `fence` returns, **any part** of what was written may or may not be durable, in any order, subject only to:
+//!   cached stores within one 64-byte line reach the medium in program order, and an aligned 8-byte word is never torn
+//!   (line media), nothing at all (sync media);
+//! - after it, everything the calling thread wrote to that region before (line media: and wrote back) is durable;
+//! - a name is durable after [`Medium::sync_names`].
+//!
+//! What each medium survives is [`Guarantee`]; `towa info` prints it.
+
+mod counters;
+mod dax;
+mod detect;
+mod directory;
+mod error;
+mod file;
+mod mapped;
+mod mapping;
+mod model;
+mod per_thread;
+pub mod persist;
+mod ram;
+pub mod sim;
+
+pub use counters::{CounterValues, Counters};
+pub use dax::DaxMedium;
+pub use detect::{CpuFeatures, Detected, cpu_features, detect, open_dir};
+pub use error::{Error, Result};
+pub use file::FileMedium;
+pub use mapping::{HUGE_PAGE, Mapping};
+pub use model::NvmModel;
+pub use ram::RamMedium;
+pub use sim::SimMedium;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes in a cache line, the unit of tracking, logging and write-back.
+pub const LINE: usize = 64;
+/// Bytes in a page, the alignment of everything that is mapped.
+pub const PAGE: usize = 4096;
+
+/// The kinds of media Towa runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Durable memory mapped with `MAP_SYNC`: write-back and fence make a line durable.
+    Dax,
+    /// A file on any file system: `fdatasync` makes it durable.
+    File,
+    /// tmpfs or a memfd: survives the process, not the machine. Stands in for NVM, with an optional latency model.
+    Ram,
+    /// The crash simulator.
+    Sim,
+}
+
+/// How bytes become durable on a medium, which decides the shape of the protocols above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Per 64-byte line: write-back, then a fence by the same thread. Fences are cheap (about 100 ns).
+    Line,
+    /// Per file: `fdatasync`. Fences are dear (0.1 to 10 ms), so writes are batched and the image is brought up lazily.
+    Sync,
+}
+
+/// What survives on a medium once it is durable there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guarantee {
+    /// Survives SIGKILL and any crash of the process; lost when the kernel crashes or power fails.
+    ProcessSafe,
+    /// Survives kernel crash and power loss too.
+    PowerSafe,
+}
+
+/// How the bytes of a new region are provided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Address space only; [`Region::reserve`] provides the space before it is used.
+    Sparse,
+    /// All space provided now, or the creation fails with [`Error::Full`].
+    Full,
+}
+
+/// Whether an opened region may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only; writes fail. For `verify` and `info`, which must never modify.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// A flat directory of regions that share one promise of durability.
+pub trait Medium: Send + Sync + fmt::Debug {
+    /// Which kind this is.
+    fn kind(&self) -> Kind;
+    /// How bytes become durable here.
+    fn durability(&self) -> Durability;
+    /// What survives here.
+    fn guarantee(&self) -> Guarantee;
+    /// Where it is, for messages: a path, or a word such as `sim`.
+    fn location(&self) -> String;
+    /// Creates region `name` of `len` bytes, zero-filled, mode 0600. Fails with [`Error::Exists`] if the name is taken. The
+    /// name is durable after [`sync_names`](Self::sync_names), the length and zeroes after a [`fence`](Region::fence) of the region.
+    fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>>;
+    /// Opens region `name`.
+    fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>>;
+    /// Whether region `name` is there.
+    fn exists(&self, name: &str) -> Result<bool>;
+    /// Removes region `name`; open handles stay valid.
+    fn remove(&self, name: &str) -> Result<()>;
+    /// Renames `from` to `to` atomically, replacing `to`.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Makes creations, removals and renames durable.
+    fn sync_names(&self) -> Result<()>;
+    /// Takes the owner's lock without waiting, or fails with [`Error::Busy`] naming the holder where known. The lock goes with
+    /// the returned value and with the process; a child that was forked meanwhile shares it until it ends or execs.
+    fn lock(&self) -> Result<Box<dyn Send + Sync>>;
+    /// [`lock`](Self::lock) for a reader who leaves no trace: creates nothing, writes nothing, works where nothing may be written.
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        self.lock()
+    }
+    /// Counters of everything done on this medium since it was opened.
+    fn counters(&self) -> &Counters;
+}
+
+/// A run of durable bytes with a name. All methods take `&self`: callers never write one range from two threads at once.
+pub trait Region: Send + Sync + fmt::Debug {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether the region has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Reads `into.len()` bytes at `off`: the newest written, durable or not.
+    fn read(&self, off: u64, into: &mut [u8]) -> Result<()>;
+    /// Cached store. Durable after [`write_back`](Self::write_back) of its lines and [`fence`](Self::fence).
+    fn store(&self, off: u64, bytes: &[u8]) -> Result<()>;
+    /// Starts writing back the lines that hold `off..off + len`.
+    fn write_back(&self, off: u64, len: u64);
+    /// Streamed (non-temporal) store for data that is not read again soon. Durable after [`fence`](Self::fence) alone. A range
+    /// written with `stream` must not have unfenced cached stores. Other threads may see it late and out of order until the
+    /// fence, even after taking a lock: fence before handing the range over.
+    fn stream(&self, off: u64, bytes: &[u8]) -> Result<()>;
+    /// Returns when everything this thread streamed, or stored and wrote back, in this region is durable (sync media: whatever
+    /// any thread wrote in it). After an error nothing is known: the caller must treat the region as failed and never retry
+    /// (the kernel drops dirty pages after a failed sync); further fences of it fail.
+    fn fence(&self) -> Result<()>;
+    /// Provides space for `off..off + len`, so that writes there cannot fail with [`Error::Full`]. Keeps content. On a full
+    /// tmpfs, writing what was not reserved is not an error but SIGBUS. Counts as a write of the range.
+    fn reserve(&self, off: u64, len: u64) -> Result<()>;
+    /// The bytes themselves, on media that map them shared (`dax`, `ram`). Reading them is a plain load; writing goes through
+    /// the verbs above.
+    fn bytes(&self) -> Option<NonNull<[u8]>>;
+    /// The file behind the region, for a private mapping of it; `None` on `sim`.
+    fn file(&self) -> Option<BorrowedFd<'_>>;
+}

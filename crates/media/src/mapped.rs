@@ -1,0 +1,122 @@
+//! The regions of `dax` and `ram`: a file mapped shared, whose bytes the CPU reads and writes itself.
+//!
+//! What must always hold: the mapping is as long as the file was when it was opened, and nothing of ours ever shortens a file;
+//! writes go through the verbs of [`Region`], so that they are counted, and delayed when an NVM model says so.
+
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::{Error, in_range};
+use crate::model::Device;
+use crate::{Access, Counters, Mapping, Region, Result, directory, persist};
+
+/// From this length on the kernel copies: it does not take a page fault for every page read for the first time.
+const READ_BY_CALL: usize = 64 << 10;
+
+/// What the regions of one mapped medium share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub counters: Counters,
+    pub device: Option<Device>,
+}
+
+/// A mapped file.
+#[derive(Debug)]
+pub(crate) struct MappedRegion {
+    file: File,
+    mapping: Mapping,
+    location: String,
+    writable: bool,
+    shared: Arc<Shared>,
+}
+
+impl MappedRegion {
+    /// Maps `len` bytes of `file`; with `sync`, so that write-back and fence alone make a line durable.
+    pub fn map(file: File, len: u64, sync: bool, access: Access, location: String, shared: Arc<Shared>) -> Result<Arc<dyn Region>> {
+        let writable = access == Access::ReadWrite;
+        let mapping = Mapping::shared(&file, len as usize, sync, writable, &location)?;
+        Ok(Arc::new(MappedRegion { file, mapping, location, writable, shared }))
+    }
+
+    #[inline]
+    fn at(&self, off: u64, len: usize, allowed: bool) -> Result<*mut u8> {
+        let off = in_range(&self.location, off, len as u64, self.mapping.len() as u64, allowed)?;
+        // SAFETY: `in_range` puts the offset inside the mapping or at its end.
+        Ok(unsafe { self.mapping.as_ptr().add(off) })
+    }
+}
+
+impl Region for MappedRegion {
+    fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+    fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
+        let from = self.at(off, into.len(), true)?;
+        if into.len() >= READ_BY_CALL {
+            let read = self.file.read_exact_at(into, off);
+            read.map_err(|e| Error::from_io(self.location.clone(), "reading", 0, e))?;
+        } else {
+            // SAFETY: the range is inside the mapping; callers never write a range while another thread reads it.
+            unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        }
+        if let Some(device) = &self.shared.device {
+            device.read(into.len());
+        }
+        Ok(())
+    }
+    #[inline]
+    fn store(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        let to = self.at(off, bytes.len(), self.writable)?;
+        // SAFETY: the range is inside the mapping, which is writable; callers never write one range from two threads.
+        unsafe { persist::store(to, bytes) };
+        self.shared.counters.stored(bytes.len());
+        Ok(())
+    }
+    #[inline]
+    fn write_back(&self, off: u64, len: u64) {
+        let Ok(from) = self.at(off, len as usize, true) else {
+            debug_assert!(false, "{}: write-back of {len} bytes at {off}, outside the region", self.location);
+            return;
+        };
+        // SAFETY: the range is inside the mapping.
+        let lines = unsafe { persist::write_back(from, len as usize) };
+        self.shared.counters.wrote_back(lines);
+        if let Some(device) = &self.shared.device {
+            device.write_back(from.addr(), lines);
+        }
+    }
+    #[inline]
+    fn stream(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        let to = self.at(off, bytes.len(), self.writable)?;
+        // SAFETY: the range is inside the mapping, which is writable; callers never write one range from two threads.
+        unsafe { persist::stream(to, bytes) };
+        self.shared.counters.streamed(bytes.len());
+        if let Some(device) = &self.shared.device {
+            device.write(to.addr(), bytes.len());
+        }
+        Ok(())
+    }
+    #[inline]
+    fn fence(&self) -> Result<()> {
+        persist::fence();
+        self.shared.counters.fenced();
+        if let Some(device) = &self.shared.device {
+            device.fence();
+        }
+        Ok(())
+    }
+    fn reserve(&self, off: u64, len: u64) -> Result<()> {
+        in_range(&self.location, off, len, self.len(), self.writable)?;
+        directory::reserve(&self.file, &self.location, off, len)
+    }
+    fn bytes(&self) -> Option<NonNull<[u8]>> {
+        let first = NonNull::new(self.mapping.as_ptr()).expect("a mapping is never at zero");
+        Some(NonNull::slice_from_raw_parts(first, self.mapping.len()))
+    }
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        directory::borrow(&self.file)
+    }
+}

@@ -1,0 +1,363 @@
+//! The simulated medium itself: keeps the newest bytes, and records every verb under one lock, so that the trace's order is the
+//! order in which things took effect.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::ThreadId;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::Model;
+use super::fault::{Effect, Faults, Point};
+use super::pages::{Pages, Snapshot};
+use super::space::Reserved;
+use super::trace::{Event, NameOp, Op, Trace};
+use crate::directory::check_name;
+use crate::error::in_range;
+use crate::persist::lines_of;
+use crate::ram::Taken;
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, Region, Result};
+
+/// A medium in memory that records what is done to it. Clones share it.
+#[derive(Clone)]
+pub struct SimMedium(Arc<Sim>);
+
+struct Sim {
+    model: Model,
+    counters: Counters,
+    locked: Arc<AtomicBool>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Names and bytes as the running program sees them.
+    newest: Snapshot,
+    trace: Trace,
+    threads: HashMap<ThreadId, u32>,
+    faults: Faults,
+    /// Regions whose fence failed.
+    failed: HashSet<u32>,
+    /// What is reserved of the regions created sparse.
+    reserved: HashMap<u32, Reserved>,
+    /// Whether writing elsewhere in those is a bug.
+    strict_space: bool,
+}
+
+struct SimRegion {
+    sim: Arc<Sim>,
+    number: u32,
+    name: String,
+    len: u64,
+    writable: bool,
+}
+
+impl SimMedium {
+    /// An empty medium.
+    pub fn new(model: Model) -> SimMedium {
+        Self::from_snapshot(model, Snapshot::default())
+    }
+
+    /// A medium on which `base` is durable. Its regions are numbered from 0 in the order of their names.
+    pub(super) fn from_snapshot(model: Model, base: Snapshot) -> SimMedium {
+        let mut numbered = Snapshot::default();
+        let mut region_names = Vec::new();
+        for (name, old_number) in base.names {
+            let number = region_names.len() as u32;
+            numbered.regions.insert(number, base.regions[&old_number].clone());
+            region_names.push(name.clone());
+            numbered.names.insert(name, number);
+        }
+        let trace = Trace { model, base: numbered.clone(), events: Vec::new(), data: Vec::new(), region_names };
+        let state = State {
+            newest: numbered,
+            trace,
+            threads: HashMap::new(),
+            faults: Faults::default(),
+            failed: HashSet::new(),
+            reserved: HashMap::new(),
+            strict_space: false,
+        };
+        SimMedium(Arc::new(Sim { model, counters: Counters::default(), locked: Arc::default(), state: Mutex::new(state) }))
+    }
+
+    /// What was done so far.
+    pub fn trace(&self) -> Trace {
+        self.0.state.lock().trace.clone()
+    }
+
+    /// How many events there are so far; a place to [start exploring](super::Explorer::starting_at) at.
+    pub fn events(&self) -> usize {
+        self.0.state.lock().trace.events.len()
+    }
+
+    /// Records a note, which crash images from here on [carry](super::CrashImage::notes): what the program has promised by now.
+    pub fn note(&self, note: u64) {
+        self.0.state.lock().record(Op::Note(note));
+    }
+
+    /// From now on, a write to bytes of a region created sparse here that were not [reserved](Region::reserve) panics: on a full
+    /// tmpfs it would be SIGBUS.
+    pub fn strict_space(&self) {
+        self.0.state.lock().strict_space = true;
+    }
+
+    /// Makes the call at `point` that follows the next `after` ones there have `effect`, once. `after` 0 is the next.
+    pub fn inject(&self, point: Point, after: u64, effect: Effect) {
+        self.0.state.lock().faults.add(point, after, effect);
+    }
+
+    fn region(&self, number: u32, name: &str, len: u64, writable: bool) -> Arc<dyn Region> {
+        Arc::new(SimRegion { sim: self.0.clone(), number, name: name.to_owned(), len, writable })
+    }
+}
+
+impl fmt::Debug for SimMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimMedium({:?}, {} events)", self.0.model, self.events())
+    }
+}
+
+impl State {
+    fn record(&mut self, op: Op) {
+        let next = self.threads.len() as u32;
+        let thread = *self.threads.entry(std::thread::current().id()).or_insert(next);
+        self.trace.events.push(Event { thread, op });
+    }
+
+    /// Whether the fault that strikes at `point` makes the call do nothing, or fail with the error returned.
+    fn strike(&mut self, point: Point, location: &str, wanted: u64) -> Result<bool> {
+        let error = match self.faults.strike(point) {
+            None => return Ok(false),
+            Some(Effect::Ignore) => return Ok(true),
+            Some(Effect::Full) => Error::Full { location: location.into(), wanted },
+            Some(Effect::Io) => {
+                Error::Io { location: location.into(), doing: doing(point), source: io::Error::from_raw_os_error(libc::EIO) }
+            }
+        };
+        Err(error)
+    }
+
+    fn number_of(&self, name: &str) -> Result<u32> {
+        let number = self.newest.names.get(name).copied();
+        number.ok_or_else(|| Error::NotFound { location: place(name) })
+    }
+}
+
+fn doing(point: Point) -> &'static str {
+    match point {
+        Point::Fence => "syncing",
+        Point::WriteBack => "writing back",
+        Point::SyncNames => "syncing the directory",
+        Point::Write => "writing",
+        Point::Read => "reading",
+        Point::Reserve => "reserving space",
+        Point::Create => "creating",
+        Point::Remove => "removing",
+        Point::Rename => "renaming",
+    }
+}
+
+fn place(name: &str) -> String {
+    format!("sim/{name}")
+}
+
+fn check(name: &str) -> Result<()> {
+    check_name(name).map_err(|what| Error::Unsupported { location: place(name), what: what.into() })
+}
+
+impl Medium for SimMedium {
+    fn kind(&self) -> Kind {
+        Kind::Sim
+    }
+    fn durability(&self) -> Durability {
+        match self.0.model {
+            Model::Line => Durability::Line,
+            Model::File => Durability::Sync,
+        }
+    }
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::PowerSafe
+    }
+    fn location(&self) -> String {
+        "sim".into()
+    }
+    fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
+        check(name)?;
+        let mut state = self.0.state.lock();
+        if state.newest.names.contains_key(name) {
+            return Err(Error::Exists { location: place(name) });
+        }
+        state.strike(Point::Create, &place(name), len)?;
+        let name: Arc<str> = name.into();
+        let region = state.trace.region_names.len() as u32;
+        state.trace.region_names.push(name.clone());
+        if allocation == Allocation::Sparse {
+            state.reserved.insert(region, Reserved::default());
+        }
+        state.newest.names.insert(name.clone(), region);
+        state.newest.regions.insert(region, Pages::zeroed(len));
+        state.record(Op::Name(NameOp::Create { name: name.clone(), region, len }));
+        Ok(self.region(region, &name, len, true))
+    }
+    fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
+        check(name)?;
+        let state = self.0.state.lock();
+        let number = state.number_of(name)?;
+        let len = state.newest.regions[&number].len();
+        Ok(self.region(number, name, len, access == Access::ReadWrite))
+    }
+    fn exists(&self, name: &str) -> Result<bool> {
+        check(name)?;
+        Ok(self.0.state.lock().newest.names.contains_key(name))
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        check(name)?;
+        let mut state = self.0.state.lock();
+        let region = state.number_of(name)?;
+        state.strike(Point::Remove, &place(name), 0)?;
+        state.newest.names.remove(name);
+        state.record(Op::Name(NameOp::Remove { name: name.into(), region }));
+        Ok(())
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check(from)?;
+        check(to)?;
+        let mut state = self.0.state.lock();
+        let region = state.number_of(from)?;
+        state.strike(Point::Rename, &place(from), 0)?;
+        state.newest.names.remove(from);
+        state.newest.names.insert(to.into(), region);
+        state.record(Op::Name(NameOp::Rename { from: from.into(), to: to.into(), region }));
+        Ok(())
+    }
+    fn sync_names(&self) -> Result<()> {
+        let mut state = self.0.state.lock();
+        match state.strike(Point::SyncNames, "sim", 0) {
+            Ok(false) => state.record(Op::SyncNames),
+            Ok(true) => state.record(Op::Ignored { what: Point::SyncNames, region: None }),
+            Err(error) => {
+                state.record(Op::Ignored { what: Point::SyncNames, region: None });
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+        Taken::take(&self.0.locked, "sim")
+    }
+    fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+}
+
+impl SimRegion {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.sim.state.lock()
+    }
+
+    fn place(&self) -> String {
+        place(&self.name)
+    }
+
+    fn write(&self, off: u64, bytes: &[u8], streamed: bool) -> Result<()> {
+        in_range(&self.place(), off, bytes.len() as u64, self.len, self.writable)?;
+        let mut state = self.state();
+        if state.strict_space
+            && let Some(reserved) = state.reserved.get(&self.number)
+        {
+            let (place, len) = (self.place(), bytes.len());
+            let inside = reserved.holds(off, len as u64);
+            assert!(inside, "{place}: {len} bytes at {off} are written but not reserved");
+        }
+        state.strike(Point::Write, &self.place(), bytes.len() as u64)?;
+        let at = state.trace.data.len();
+        state.trace.data.extend_from_slice(bytes);
+        let pages = state.newest.regions.get_mut(&self.number).expect("regions are never dropped");
+        pages.write(off, bytes);
+        state.record(Op::Write { region: self.number, off, at, len: bytes.len(), streamed });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimRegion({}, {} bytes)", self.name, self.len)
+    }
+}
+
+impl Region for SimRegion {
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
+        in_range(&self.place(), off, into.len() as u64, self.len, true)?;
+        let mut state = self.state();
+        state.strike(Point::Read, &self.place(), 0)?;
+        state.newest.regions[&self.number].read(off, into);
+        Ok(())
+    }
+    fn store(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        self.write(off, bytes, false)?;
+        self.sim.counters.stored(bytes.len());
+        Ok(())
+    }
+    fn write_back(&self, off: u64, len: u64) {
+        let inside = in_range(&self.place(), off, len, self.len, true).is_ok();
+        assert!(inside, "{}: write-back of {len} bytes at {off}, outside the region", self.place());
+        if self.sim.model == Model::File || len == 0 {
+            return;
+        }
+        let mut state = self.state();
+        let op = match state.strike(Point::WriteBack, &self.place(), 0) {
+            Ok(false) => Op::WriteBack { region: self.number, off, len },
+            _ => Op::Ignored { what: Point::WriteBack, region: Some(self.number) },
+        };
+        state.record(op);
+        self.sim.counters.wrote_back(lines_of(off as usize, len as usize));
+    }
+    fn stream(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        self.write(off, bytes, true)?;
+        self.sim.counters.streamed(bytes.len());
+        Ok(())
+    }
+    fn fence(&self) -> Result<()> {
+        let mut state = self.state();
+        self.sim.counters.fenced();
+        let ignored = Op::Ignored { what: Point::Fence, region: Some(self.number) };
+        if state.failed.contains(&self.number) {
+            state.record(ignored);
+            let source = io::Error::other("an earlier sync failed, what is durable is unknown; reopen to recover");
+            return Err(Error::Io { location: self.place(), doing: "syncing", source });
+        }
+        match state.strike(Point::Fence, &self.place(), self.len) {
+            Ok(false) => state.record(Op::Fence { region: self.number }),
+            Ok(true) => state.record(ignored),
+            Err(error) => {
+                state.failed.insert(self.number);
+                state.record(ignored);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+    fn reserve(&self, off: u64, len: u64) -> Result<()> {
+        in_range(&self.place(), off, len, self.len, self.writable)?;
+        let mut state = self.state();
+        state.strike(Point::Reserve, &self.place(), len)?;
+        if let Some(reserved) = state.reserved.get_mut(&self.number) {
+            reserved.add(off, len);
+        }
+        Ok(())
+    }
+    fn bytes(&self) -> Option<NonNull<[u8]>> {
+        None
+    }
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
