@@ -1,0 +1,323 @@
+//! The slow paths: from the slabs to the caches, from chunks to slabs and large objects, and back.
+//!
+//! Where a thread looks for blocks when its bin is empty, cheapest first: slabs with blocks that are in; a few slabs not
+//! scanned yet; free runs; slabs that are wholly in, of any class; the frontier. Only when all that fails: every slab
+//! not scanned yet, its own cache, blocks of larger classes. Free blocks in *other* threads' caches are out of reach.
+//!
+//! Locks: a class's lock and the runs' lock are never held together; no lock of another class is taken under one.
+//! A run's header is written before the run is given to the pool, a remainder's under the pool's lock.
+
+use super::cache::{Cache, Journal, batch};
+use super::header::{Kind, Line, RunHeader, Seen, SlabKey};
+use super::layout::{CHUNK, CLASSES, LINE, SIZES, SLAB_CHUNKS, block_index};
+use super::runs::{Run, Runs};
+use super::slabs::{Central, HELD};
+use super::table::{Entry, SlabChunk};
+use super::{Allocator, Marker, OutOfSpace, refuse};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Unscanned slabs read before a fresh one is carved.
+const SCANS_BEFORE_CARVING: usize = 2;
+/// Classes above its own that a request may be served from when nothing else is left: up to twice the size.
+const LARGER_CLASSES: usize = 8;
+/// Space is asked for in steps of this many bytes.
+const PROVIDE_STEP: u64 = 4 << 20;
+
+impl Allocator {
+    /// Fills the bin of `class` and takes a block from it; when space is short, a block of a larger class.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refill<M: Marker>(&self, cache: &mut Cache, m: &M, class: usize, size: usize) -> Result<u64, OutOfSpace> {
+        let epoch = m.epoch();
+        let mut found = self.take_blocks(cache, class, epoch, false);
+        for _ in 0..SCANS_BEFORE_CARVING {
+            if found || !self.scan_one(class) {
+                break;
+            }
+            found = self.take_blocks(cache, class, epoch, false);
+        }
+        if found || self.carve_slab(cache, m, class) || self.refill_at_any_cost(cache, m, class) {
+            return Ok(cache.bins[class].pop().expect("a refilled bin has a block"));
+        }
+        let larger = class + 1..(class + 1 + LARGER_CLASSES).min(CLASSES);
+        for larger in larger {
+            if !cache.bins[larger].is_empty() || self.take_blocks(cache, larger, epoch, true) {
+                return Ok(cache.bins[larger].pop().expect("looked at just before"));
+            }
+        }
+        Err(OutOfSpace { wanted: size, heap_len: self.geo.heap_len })
+    }
+
+    /// Refills when there is neither a free run nor room beyond the frontier.
+    fn refill_at_any_cost<M: Marker>(&self, cache: &mut Cache, m: &M, class: usize) -> bool {
+        let epoch = m.epoch();
+        while self.scan_one(class) {
+            if self.take_blocks(cache, class, epoch, true) {
+                return true;
+            }
+        }
+        self.await_scans();
+        if self.take_blocks(cache, class, epoch, true) {
+            return true;
+        }
+        cache.flush(self);
+        self.warm(u64::MAX);
+        self.await_scans();
+        self.take_blocks(cache, class, epoch, true) || self.carve_slab(cache, m, class)
+    }
+
+    /// Moves a batch of blocks into the empty bin of `class`; whether there were any.
+    fn take_blocks(&self, cache: &mut Cache, class: usize, epoch: u64, thorough: bool) -> bool {
+        let mut central = self.classes[class].lock();
+        let held = cache.journal.iter().flat_map(|journal| &journal.slabs);
+        let mut taken = 0;
+        for &(_, index, _) in held.filter(|&&(of, ..)| of == class) {
+            taken = self.take_from(&mut central, &mut cache.bins[class], class, index);
+            if taken > 0 {
+                break;
+            }
+        }
+        if taken == 0 {
+            let bin = &mut cache.bins[class];
+            taken = central.take(epoch, batch(class), thorough, |head, block| bin.push(self.block_offset(class, head, block)));
+            bin.reverse();
+        }
+        taken > 0
+    }
+
+    fn take_from(&self, central: &mut Central, bin: &mut Vec<u64>, class: usize, index: u32) -> usize {
+        let taken = central.take_from(index, batch(class), &mut |head, block| bin.push(self.block_offset(class, head, block)));
+        // Bins are popped from their end: the lowest address goes out first.
+        bin.reverse();
+        taken
+    }
+
+    fn block_offset(&self, class: usize, head: u32, block: usize) -> u64 {
+        self.geo.offset(head) + block as u64 * u64::from(SIZES[class])
+    }
+
+    /// Carves a slab and fills the bin of its class from it; false if there are no chunks for it.
+    fn carve_slab<M: Marker>(&self, cache: &mut Cache, m: &M, class: usize) -> bool {
+        let len = u32::from(SLAB_CHUNKS[class]);
+        let Some(run) = self.take_run(cache, m, len) else {
+            return false;
+        };
+        let key = SlabKey { seal: self.next_seal(), class: class as u8, clean: run.clean };
+        let kind = Kind::Slab { class: key.class, seal: key.seal };
+        let header = RunHeader { kind, len, clean: run.clean };
+        self.put_header(m, run.chunk, header);
+        let mut central = self.classes[class].lock();
+        let index = central.next_index();
+        self.table.set_slab(len, SlabChunk { key, index, head: run.chunk, scanned: true });
+        let epoch = if cache.journal.is_some() { HELD } else { m.epoch() };
+        central.add_carved(run.chunk, epoch);
+        self.take_from(&mut central, &mut cache.bins[class], class, index);
+        if let Some(journal) = &mut cache.journal {
+            journal.slabs.push((class, index, m.epoch()));
+            journal.headers.push((run.chunk, header));
+        }
+        true
+    }
+
+    /// A seal nobody can guess: a counter begun at random, scrambled.
+    fn next_seal(&self) -> u64 {
+        let mut seal = self.seals.fetch_add(0x9E37_79B9_7F4A_7C15, Relaxed);
+        seal = (seal ^ (seal >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        seal = (seal ^ (seal >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        seal ^ (seal >> 31)
+    }
+
+    pub(super) fn alloc_large<M: Marker>(&self, cache: &mut Cache, m: &M, size: usize) -> Result<NonNull<u8>, OutOfSpace> {
+        let none = OutOfSpace { wanted: size, heap_len: self.geo.heap_len };
+        let len = u32::try_from((size as u64).div_ceil(CHUNK)).map_err(|_| none)?;
+        let mut run = self.take_run(cache, m, len);
+        if run.is_none() {
+            cache.flush(self);
+            self.warm(u64::MAX);
+            self.await_scans();
+            run = self.take_run(cache, m, len);
+        }
+        let run = run.ok_or(none)?;
+        self.put_header(m, run.chunk, RunHeader { kind: Kind::Large { size: size as u64 }, len, clean: false });
+        let block = self.geo.at(self.geo.offset(run.chunk));
+        m.mark(block.as_ptr() as usize, size);
+        self.table.set_large(run.chunk);
+        self.runs.lock().large.insert(run.chunk, len);
+        self.large_bytes.fetch_add(u64::from(len) * CHUNK, Relaxed);
+        if let Some(journal) = &mut cache.journal {
+            journal.large_allocs.push(Run { epoch: m.epoch(), clean: false, ..run });
+        }
+        Ok(block)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_large<M: Marker>(&self, cache: &mut Cache, m: &M, addr: usize) {
+        let run = Run { epoch: m.epoch(), ..self.large_at(addr) };
+        self.put_header(m, run.chunk, RunHeader { kind: Kind::Free, len: run.len, clean: false });
+        cache.epoch = m.epoch();
+        match &mut cache.journal {
+            Some(journal) => journal.large_frees.push(run),
+            None => self.release_large(run),
+        }
+    }
+
+    /// The live large object at `addr`; panics if there is none.
+    pub(super) fn large_at(&self, addr: usize) -> Run {
+        let place = self.geo.offset_of(addr).and_then(|off| Some((off, self.geo.chunk_of(off)?)));
+        let large = place.filter(|&(off, chunk)| off == self.geo.offset(chunk) && matches!(self.table.get(chunk), Entry::Large));
+        let Some((_, chunk)) = large else { refuse(addr, Seen::Unwritten) };
+        match self.run_header(chunk) {
+            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run { chunk, len, epoch: 0, clean: false },
+            Ok(Some(RunHeader { kind: Kind::Free, len, .. })) => refuse(addr, Seen::Free(len as usize * CHUNK as usize)),
+            Err(why) => refuse(addr, Seen::Damaged(why)),
+            _ => refuse(addr, Seen::Unwritten),
+        }
+    }
+
+    /// Gives the chunks of a large object, whose header says free, to the pool.
+    pub(super) fn release_large(&self, run: Run) {
+        let mut runs = self.runs.lock();
+        self.table.clear(run.chunk, 1);
+        runs.large.remove(&run.chunk);
+        runs.insert(run);
+        self.large_bytes.fetch_sub(u64::from(run.len) * CHUNK, Relaxed);
+    }
+
+    /// Takes `len` chunks for the caller, who writes their header. What remains of a split run gets its header here.
+    fn take_run<M: Marker>(&self, cache: &mut Cache, m: &M, len: u32) -> Option<Run> {
+        let epoch = m.epoch();
+        if let Some(journal) = &mut cache.journal {
+            let fit = journal.runs.iter().enumerate().filter(|(_, run)| run.len >= len).min_by_key(|(_, run)| run.len);
+            if let Some((at, _)) = fit {
+                let run = journal.runs.swap_remove(at);
+                return Some(self.split(Some(journal), m, run, len, None));
+            }
+        }
+        loop {
+            let mut runs = self.runs.lock();
+            if let Some(run) = runs.take(len, epoch) {
+                return Some(self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut runs)));
+            }
+            drop(runs);
+            // A slab given up by an undoable transaction goes to its journal, where only a fitting one is of use.
+            if let Some(run) = self.give_up_one(cache, m) {
+                match &mut cache.journal {
+                    Some(journal) if run.len >= len => {
+                        return Some(self.split(Some(journal), m, run, len, None));
+                    }
+                    Some(journal) => journal.runs.push(run),
+                    None => self.runs.lock().insert(run),
+                }
+                continue;
+            }
+            return self.extend(&mut self.runs.lock(), epoch, len);
+        }
+    }
+
+    /// Cuts `len` chunks off the front of `run` and gives what remains to the journal, or to the pool.
+    fn split<M: Marker>(&self, journal: Option<&mut Journal>, m: &M, run: Run, len: u32, pool: Option<&mut Runs>) -> Run {
+        if run.len > len {
+            let rest = Run { chunk: run.chunk + len, len: run.len - len, epoch: m.epoch(), clean: run.clean };
+            let header = RunHeader { kind: Kind::Free, len: rest.len, clean: rest.clean };
+            self.put_header(m, rest.chunk, header);
+            match (journal, pool) {
+                (Some(journal), _) => {
+                    journal.headers.push((rest.chunk, header));
+                    journal.runs.push(rest);
+                }
+                (None, Some(pool)) => pool.insert(rest),
+                (None, None) => unreachable!("held runs belong to a journal"),
+            }
+        }
+        Run { len, ..run }
+    }
+
+    /// Takes `len` chunks at the frontier, with the free run that ends there.
+    fn extend(&self, runs: &mut Runs, epoch: u64, len: u32) -> Option<Run> {
+        let tail = runs.tail(epoch).filter(|tail| tail.len < len);
+        let more = len - tail.map_or(0, |tail| tail.len);
+        if more > self.geo.chunks - runs.frontier {
+            return None;
+        }
+        let upto = self.geo.offset(runs.frontier + more);
+        if upto > runs.provided {
+            let ahead = upto.next_multiple_of(PROVIDE_STEP).min(self.geo.offset(self.geo.chunks));
+            runs.provided = match (self.provide)(ahead) {
+                Ok(()) => ahead,
+                Err(_) => (self.provide)(upto).map(|()| upto).ok()?,
+            };
+        }
+        let run = runs.extend(tail, more);
+        self.frontier.store(self.geo.offset(runs.frontier), Release);
+        Some(run)
+    }
+
+    /// Turns slabs without live or cached blocks back into free chunks, for any class to use, and returns how many bytes
+    /// that gave. Allocation does the same by itself before it moves the frontier; this is for idle moments.
+    pub fn reclaim<M: Marker>(&self, cache: &mut Cache, m: &M) -> u64 {
+        cache.flush(self);
+        let mut bytes = 0;
+        while let Some(run) = self.give_up_one(cache, m) {
+            bytes += u64::from(run.len) * CHUNK;
+            match &mut cache.journal {
+                Some(journal) => journal.runs.push(run),
+                None => self.runs.lock().insert(run),
+            }
+        }
+        bytes
+    }
+
+    /// Gives up one slab that is wholly in; its chunks are the caller's.
+    fn give_up_one<M: Marker>(&self, cache: &mut Cache, m: &M) -> Option<Run> {
+        for (class, &len) in SLAB_CHUNKS.iter().enumerate() {
+            if !self.empties[class].load(Relaxed) {
+                continue;
+            }
+            let mut central = self.classes[class].lock();
+            let head = central.remove_empty(m.epoch());
+            self.note_empties(&central, class);
+            let Some(chunk) = head else { continue };
+            let len = u32::from(len);
+            self.table.clear(chunk, len);
+            drop(central);
+            let header = RunHeader { kind: Kind::Free, len, clean: false };
+            self.put_header(m, chunk, header);
+            if let Some(journal) = &mut cache.journal {
+                journal.headers.push((chunk, header));
+            }
+            return Some(Run { chunk, len, epoch: m.epoch(), clean: false });
+        }
+        None
+    }
+
+    /// Keeps the hint, which saves taking every class's lock, in step with the class. Under its lock.
+    pub(super) fn note_empties(&self, central: &Central, class: usize) {
+        self.empties[class].store(central.may_have_empties(), Relaxed);
+    }
+
+    /// Notes, before the header of a block in an unscanned slab changes, that the scan must not judge it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide(&self, slab: &SlabChunk, off: u64) {
+        let class = usize::from(slab.key.class);
+        self.classes[class].lock().decide(slab.index, block_index(class, off - self.geo.offset(slab.head)));
+    }
+
+    /// Marks and writes the header line of a run.
+    pub(super) fn put_header<M: Marker>(&self, m: &M, chunk: u32, header: RunHeader) {
+        let off = self.geo.header(chunk);
+        m.mark(self.geo.at(off).as_ptr() as usize, LINE);
+        for (at, word) in header.encode(off).into_iter().enumerate() {
+            self.geo.word(off + at as u64 * 8).store(word, Relaxed);
+        }
+    }
+
+    /// Reads the header line of a run.
+    pub(super) fn run_header(&self, chunk: u32) -> Result<Option<RunHeader>, &'static str> {
+        let off = self.geo.header(chunk);
+        let line: Line = std::array::from_fn(|at| self.geo.word(off + at as u64 * 8).load(Relaxed));
+        RunHeader::decode(&line, off)
+    }
+}

@@ -1,0 +1,149 @@
+//! The pool of free chunk runs, in DRAM only: which chunks are nobody's, and since which epoch.
+//!
+//! Adjacent free runs are joined here at once, but not in the heap: their headers stay as they were, one behind the other,
+//! and walking over them gives the same chunks. Whoever takes from a joined run writes the header of what he takes and
+//! of what remains, under the pool's lock, so the walk meets no line that is not a header (see the parent's opening).
+//!
+//! A run's `epoch` is the newest epoch in which any header line inside it was written. Only transactions of that epoch or
+//! later may take it; joined runs have the newer of their epochs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A free run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) chunk: u32,
+    pub(super) len: u32,
+    pub(super) epoch: u64,
+    /// Never written, see [`RunHeader::clean`](super::header::RunHeader::clean).
+    pub(super) clean: bool,
+}
+
+/// All free runs below the frontier, and the frontier.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    by_place: BTreeMap<u32, Run>,
+    by_len: BTreeSet<(u32, u32)>,
+    /// Large objects by first chunk, for diagnostics: length in chunks.
+    pub(super) large: BTreeMap<u32, u32>,
+    /// First chunk never carved.
+    pub(super) frontier: u32,
+    /// Offset up to which space was provided.
+    pub(super) provided: u64,
+}
+
+impl Runs {
+    /// No free run below `frontier` (in chunks), and space up to offset `provided`.
+    pub(super) fn new(frontier: u32, provided: u64) -> Self {
+        Self { frontier, provided, ..Self::default() }
+    }
+
+    /// Gives a run to the pool and joins it with its neighbours.
+    pub(super) fn insert(&mut self, mut run: Run) {
+        debug_assert!(run.len > 0 && run.chunk + run.len <= self.frontier);
+        let before = self.by_place.range(..run.chunk).next_back().map(|(_, run)| *run);
+        if let Some(before) = before {
+            assert!(before.chunk + before.len <= run.chunk, "chunk {} freed twice", run.chunk);
+            if before.chunk + before.len == run.chunk {
+                self.remove(before);
+                run = Run { chunk: before.chunk, ..join(before, run) };
+            }
+        }
+        if let Some(after) = self.by_place.range(run.chunk..).next().map(|(_, run)| *run) {
+            assert!(run.chunk + run.len <= after.chunk, "chunk {} freed twice", after.chunk);
+            if run.chunk + run.len == after.chunk {
+                self.remove(after);
+                run = join(run, after);
+            }
+        }
+        self.by_place.insert(run.chunk, run);
+        self.by_len.insert((run.len, run.chunk));
+    }
+
+    fn remove(&mut self, run: Run) {
+        self.by_place.remove(&run.chunk);
+        self.by_len.remove(&(run.len, run.chunk));
+    }
+
+    /// Takes the smallest run of at least `len` chunks that a transaction of `epoch` may use.
+    pub(super) fn take(&mut self, len: u32, epoch: u64) -> Option<Run> {
+        let run = self.by_len.range((len, 0)..).map(|&(_, chunk)| self.by_place[&chunk]).find(|run| run.epoch <= epoch)?;
+        self.remove(run);
+        Some(run)
+    }
+
+    /// The run that ends at the frontier, if a transaction of `epoch` may use it. It stays in the pool.
+    pub(super) fn tail(&self, epoch: u64) -> Option<Run> {
+        let run = *self.by_place.values().next_back()?;
+        (run.chunk + run.len == self.frontier && run.epoch <= epoch).then_some(run)
+    }
+
+    /// Moves the frontier by `more` chunks and returns the `len` chunks that end there: `tail` (taken out) and the new ones.
+    pub(super) fn extend(&mut self, tail: Option<Run>, more: u32) -> Run {
+        let fresh = Run { chunk: self.frontier, len: more, epoch: 0, clean: true };
+        self.frontier += more;
+        match tail {
+            Some(tail) => {
+                self.remove(tail);
+                join(tail, fresh)
+            }
+            None => fresh,
+        }
+    }
+
+    /// The large object that holds `chunk`: its first chunk.
+    pub(super) fn find_large(&self, chunk: u32) -> Option<u32> {
+        let (&head, &len) = self.large.range(..=chunk).next_back()?;
+        (chunk < head + len).then_some(head)
+    }
+
+    /// Chunks in the pool.
+    pub(super) fn free_chunks(&self) -> u64 {
+        self.by_place.values().map(|run| u64::from(run.len)).sum()
+    }
+}
+
+fn join(low: Run, high: Run) -> Run {
+    Run { chunk: low.chunk, len: low.len + high.len, epoch: low.epoch.max(high.epoch), clean: low.clean && high.clean }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(chunk: u32, len: u32, epoch: u64) -> Run {
+        Run { chunk, len, epoch, clean: true }
+    }
+
+    #[test]
+    fn neighbours_join_and_keep_the_newer_epoch() {
+        let mut runs = Runs { frontier: 20, ..Runs::default() };
+        runs.insert(run(0, 2, 1));
+        runs.insert(run(4, 2, 1));
+        runs.insert(run(2, 2, 5));
+        assert_eq!(runs.take(1, 4), None, "epoch 4 must not use what epoch 5 freed");
+        assert_eq!(runs.take(6, 5), Some(run(0, 6, 5)));
+        assert_eq!(runs.free_chunks(), 0);
+    }
+
+    #[test]
+    fn the_smallest_fit_is_taken_and_the_frontier_extends_the_tail() {
+        let mut runs = Runs { frontier: 20, ..Runs::default() };
+        runs.insert(run(0, 5, 0));
+        runs.insert(run(8, 3, 0));
+        runs.insert(run(18, 2, 0));
+        assert_eq!(runs.take(3, 0), Some(run(8, 3, 0)));
+        let tail = runs.tail(0);
+        assert_eq!(tail, Some(run(18, 2, 0)));
+        assert_eq!(runs.extend(tail, 4), run(18, 6, 0));
+        assert_eq!((runs.frontier, runs.tail(0)), (24, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_chunk_freed_twice_is_noticed() {
+        let mut runs = Runs { frontier: 20, ..Runs::default() };
+        runs.insert(run(0, 5, 0));
+        runs.insert(run(4, 1, 0));
+    }
+}

@@ -1,0 +1,112 @@
+//! What DRAM knows of every chunk: enough for `free` to check a pointer and for `alloc` to write a header without a lock.
+//!
+//! An entry is written while its chunk changes hands (under a lock, before any block of it is given out) and only read
+//! otherwise. Whoever holds a pointer into a chunk got it through something that orders him after that write. Sixteen
+//! bytes a chunk, zero pages until used: 8 MiB of address space for 64 GiB of heap.
+
+use super::header::SlabKey;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+const SLAB: u64 = 1;
+const LARGE: u64 = 2;
+const KIND: u64 = 3;
+const SCANNED: u64 = 1 << 2;
+const CLEAN: u64 = 1 << 3;
+const CLASS_SHIFT: u32 = 8;
+const DISTANCE_SHIFT: u32 = 16;
+const INDEX_SHIFT: u32 = 32;
+
+#[derive(Debug)]
+struct Slot {
+    info: AtomicU64,
+    seal: AtomicU64,
+}
+
+/// What a chunk belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// Nothing: free, never carved, or inside a large object.
+    Other,
+    /// A slab.
+    Slab(SlabChunk),
+    /// The first chunk of a large object.
+    Large,
+}
+
+/// A chunk of a slab.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlabChunk {
+    pub(super) key: SlabKey,
+    /// Index in its class.
+    pub(super) index: u32,
+    /// The slab's first chunk.
+    pub(super) head: u32,
+    /// Whether DRAM knows every block's state.
+    pub(super) scanned: bool,
+}
+
+/// An entry for each chunk.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Box<[Slot]>,
+}
+
+impl Table {
+    pub(super) fn new(chunks: u32) -> Self {
+        let slots = Box::<[Slot]>::new_zeroed_slice(chunks as usize);
+        // SAFETY: a slot is two integers, for which zero is a value. (Zeroed by the kernel as touched, not here.)
+        let slots = unsafe { slots.assume_init() };
+        Self { slots }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, chunk: u32) -> Entry {
+        let slot = &self.slots[chunk as usize];
+        let info = slot.info.load(Acquire);
+        match info & KIND {
+            SLAB => Entry::Slab(SlabChunk {
+                key: SlabKey { seal: slot.seal.load(Relaxed), class: (info >> CLASS_SHIFT) as u8, clean: info & CLEAN != 0 },
+                index: (info >> INDEX_SHIFT) as u32,
+                head: chunk - u32::from((info >> DISTANCE_SHIFT) as u8),
+                scanned: info & SCANNED != 0,
+            }),
+            LARGE => Entry::Large,
+            _ => Entry::Other,
+        }
+    }
+
+    /// The chunk of a block the allocator itself holds.
+    #[inline]
+    pub(super) fn slab(&self, chunk: u32) -> SlabChunk {
+        match self.get(chunk) {
+            Entry::Slab(slab) => slab,
+            other => unreachable!("a cached block lies in chunk {chunk}, which is {other:?}"),
+        }
+    }
+
+    pub(super) fn set_slab(&self, len: u32, slab: SlabChunk) {
+        let flags = if slab.scanned { SCANNED } else { 0 } | if slab.key.clean { CLEAN } else { 0 };
+        let info = SLAB | flags | u64::from(slab.key.class) << CLASS_SHIFT | u64::from(slab.index) << INDEX_SHIFT;
+        for distance in 0..len {
+            let slot = &self.slots[(slab.head + distance) as usize];
+            slot.seal.store(slab.key.seal, Relaxed);
+            slot.info.store(info | u64::from(distance) << DISTANCE_SHIFT, Release);
+        }
+    }
+
+    pub(super) fn set_scanned(&self, head: u32, len: u32) {
+        for chunk in head..head + len {
+            self.slots[chunk as usize].info.fetch_or(SCANNED, Release);
+        }
+    }
+
+    pub(super) fn set_large(&self, head: u32) {
+        self.slots[head as usize].info.store(LARGE, Release);
+    }
+
+    pub(super) fn clear(&self, head: u32, len: u32) {
+        for chunk in head..head + len {
+            self.slots[chunk as usize].info.store(0, Release);
+        }
+    }
+}

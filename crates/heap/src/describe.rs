@@ -1,0 +1,119 @@
+//! What a pool says of itself: its superblock and the newest commit record, read while somebody else may own it.
+//!
+//! What must always hold: nothing is locked, created or written. The owner may write meanwhile; what was torn by that is read
+//! again, and one of the two superblock slots is always whole.
+
+use towa_media::{Access, Medium, Region};
+
+use crate::heap::find_superblock;
+use crate::log::commit;
+use crate::superblock::{Door, Superblock};
+use crate::{Error, Result, names};
+
+/// Times to read a superblock that looks damaged before it is called so.
+const TRIES: usize = 5;
+
+/// The facts of a pool at one moment.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Description {
+    /// Which door; `None` if it is one that this program does not know.
+    pub door: Option<Door>,
+    /// Version of its format.
+    pub version: u32,
+    /// Identity.
+    pub uuid: String,
+    /// Creation time, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Times it was opened.
+    pub generation: u64,
+    /// Whether it was closed cleanly: `false` while it is open, and after a crash.
+    pub clean: bool,
+    /// Address of the working copy.
+    pub base: u64,
+    /// Capacity of the heap in bytes.
+    pub heap_len: u64,
+    /// Capacity of the redo log in bytes.
+    pub log_len: u64,
+    /// Epoch that the image holds.
+    pub image_epoch: u64,
+    /// Newest epoch with a commit record (opening checks whether its frames are whole).
+    pub newest_epoch: u64,
+    /// When that epoch was committed, microseconds since 1970; `None` before the first, and where its record was reused.
+    pub newest_commit_unix_us: Option<u64>,
+    /// Log bytes between the two.
+    pub log_live: u64,
+    /// Heap bytes ever used, as of the newest of these epochs.
+    pub frontier: u64,
+}
+
+/// Describes the pool on `medium`. Does not check more than the superblock: that is [`verify`](crate::verify)'s work.
+pub fn describe(medium: &dyn Medium) -> Result<Description> {
+    let mut tries = 1;
+    let sb = loop {
+        match find_superblock(medium, Access::ReadOnly) {
+            Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
+            other => break other?,
+        }
+    };
+    let newest = newest_commit(medium, &sb);
+    Ok(Description {
+        door: Door::from_number(sb.door),
+        version: sb.version,
+        uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
+        created_unix_s: sb.created_unix_s,
+        generation: sb.generation,
+        clean: sb.clean == 1,
+        base: sb.base,
+        heap_len: sb.heap_len,
+        log_len: sb.ring_len,
+        image_epoch: sb.applied_epoch,
+        newest_epoch: newest.map_or(sb.applied_epoch, |c| c.epoch.max(sb.applied_epoch)),
+        newest_commit_unix_us: newest.map(|c| c.unix_us),
+        log_live: newest.map_or(0, |c| c.end.saturating_sub(sb.tail)),
+        frontier: newest.map_or(sb.frontier, |c| c.frontier.max(sb.frontier)),
+    })
+}
+
+/// The newest commit record, if the log can be read at all.
+fn newest_commit(medium: &dyn Medium, sb: &Superblock) -> Option<commit::Commit> {
+    let log = medium.open(names::LOG, Access::ReadOnly).ok()?;
+    if sb.commit_slots > 1 << 20 || log.is_empty() {
+        return None;
+    }
+    let region: &dyn Region = &*log;
+    commit::read_all("", region, sb.commit_slots, &sb.uuid).ok()?.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, Heap};
+
+    #[test]
+    fn an_open_pool_is_described_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = towa_media::open_dir(dir.path(), None, false).unwrap();
+        assert!(matches!(describe(&*medium), Err(Error::Missing { .. })));
+        let options = CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log_len: None, base: None };
+        let heap = Heap::create(medium.clone(), &options).unwrap();
+        let found = describe(&*medium).unwrap();
+        assert_eq!((found.heap_len, found.generation, found.clean), (8 << 20, 1, false));
+        assert_eq!((found.image_epoch, found.newest_epoch, found.log_live), (0, 0, 0));
+        heap.close().unwrap();
+        drop(heap);
+        assert!(describe(&*medium).unwrap().clean);
+    }
+
+    #[test]
+    fn opening_what_is_no_pool_leaves_no_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let medium = towa_media::open_dir(dir.path(), None, false).unwrap();
+            Heap::open(medium, &crate::OpenOptions { door: Door::Epoch, eager: false }).unwrap_err()
+        };
+        assert!(matches!(open(), Error::Missing { .. }));
+        std::fs::write(dir.path().join("superblock"), [7; 9000]).unwrap();
+        assert!(matches!(open(), Error::Foreign { .. }));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a lock was left behind");
+    }
+}

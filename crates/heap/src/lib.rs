@@ -1,0 +1,51 @@
+//! **heap**: a DRAM working copy, its durable image, a redo log between them, and recovery.
+//!
+//! What the `epoch` and `tx` doors have in common. They differ only in *when a set of writes becomes one committed unit*; this
+//! crate calls that unit an **epoch** and does not ask how it came about.
+//!
+//! ```text
+//!   program ──reads, writes──► working copy (DRAM, at a fixed address)
+//!                                   │ lines of a finished epoch
+//!                                   ▼
+//!                              redo log  ──commit record──►  [durable from here on]
+//!                                   │ replay (apply)
+//!                                   ▼
+//!                              image (durable, as of an epoch's end) ──► cut the log
+//! ```
+//!
+//! What must always hold:
+//! 1. image + live log = the heap at the end of the newest committed epoch, whatever was interrupted;
+//! 2. the image is written only from committed epochs, and only after their commit is durable;
+//! 3. the log is cut only behind a durable image.
+//!
+//! Files of a pool: `superblock`, `image`, `log`, `lock`; their bytes are described in `docs/format.md`.
+
+pub mod alloc;
+mod checksum;
+mod describe;
+mod error;
+mod heap;
+pub mod log;
+mod recovery;
+mod roots;
+pub mod superblock;
+mod verify;
+
+pub use describe::{Description, describe};
+pub use error::{Error, Result};
+pub use heap::{CreateOptions, Heap, OpenOptions};
+pub use recovery::Recovery;
+pub use roots::{ROOT_NAME_MAX, Root, RootTable};
+pub use verify::{VerifyReport, verify};
+
+/// Names of a pool's regions.
+pub mod names {
+    /// Two checksummed slots that say what the pool is and where its log begins.
+    pub const SUPERBLOCK: &str = "superblock";
+    /// A superblock being created; renamed when complete.
+    pub const SUPERBLOCK_NEW: &str = "superblock.new";
+    /// The durable heap.
+    pub const IMAGE: &str = "image";
+    /// Commit slots and frames.
+    pub const LOG: &str = "log";
+}

@@ -1,0 +1,136 @@
+//! Recovery: finding the newest committed epoch and bringing the image up to it.
+//!
+//! 1. Read the superblock and all commit records; follow the chain from the superblock's anchor. The chain must be gapless: a
+//!    valid record beyond its end means that something before it was damaged, and the pool is refused.
+//! 2. Check every frame of every live epoch, before a single byte is written. On sync media the newest epoch may have a record
+//!    without all of its frames (one `fdatasync` covers both): it was never acknowledged, and is dropped whole.
+//! 3. Make durable what was read: after a crash of the process alone, the record may still be in the CPU's or the kernel's cache,
+//!    and the image must never get ahead of a durable log.
+//! 4. Replay. Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
+//! 5. Line media: fence the image, then say so in the superblock. Sync media: the log stays live until the image is next synced.
+
+use std::time::Duration;
+
+use towa_media::{Durability, LINE, Medium, Region};
+
+use crate::log::commit::{self, Commit};
+use crate::log::{COMMIT_SLOT, Log};
+use crate::superblock::Superblock;
+use crate::{Error, Result};
+
+/// What recovery found and did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Recovery {
+    /// Newest committed epoch: the state the heap is in.
+    pub epoch: u64,
+    /// Epochs replayed from the log.
+    pub epochs_replayed: u64,
+    /// Lines replayed.
+    pub lines_replayed: u64,
+    /// Whether a commit record without all of its frames was dropped (sync media only).
+    pub dropped_incomplete: bool,
+    /// Whether the pool had been closed cleanly.
+    pub clean: bool,
+    /// Time taken.
+    pub elapsed: Duration,
+}
+
+/// The live chain: commits after the superblock's, oldest first.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub commits: Vec<Commit>,
+    pub dropped_incomplete: bool,
+}
+
+impl Chain {
+    /// Epoch, commit checksum, log position and frontier at the chain's end.
+    pub fn end(&self, sb: &Superblock) -> (u64, u64, u64, u64) {
+        self.commits
+            .last()
+            .map_or((sb.applied_epoch, sb.anchor, sb.tail, sb.frontier), |c| (c.epoch, c.checksum, c.end, c.frontier))
+    }
+
+    /// Greatest generation seen.
+    pub fn generation(&self, sb: &Superblock) -> u64 {
+        self.commits.last().map_or(0, |c| c.generation).max(sb.generation)
+    }
+}
+
+/// Steps 1 and 2: reads and checks everything, writes nothing.
+pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log, sb: &Superblock) -> Result<Chain> {
+    let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
+    let wanted = Log::file_len(sb.ring_len, sb.commit_slots);
+    if log_region.len() != wanted {
+        return Err(damaged(format!("file `log` has {} bytes, not {wanted}", log_region.len())));
+    }
+    let all = commit::read_all(&medium.location(), log_region, sb.commit_slots, &sb.uuid)?;
+    let mut commits: Vec<Commit> = all.into_iter().filter(|c| c.epoch > sb.applied_epoch).collect();
+    let (mut epoch, mut prev, mut position) = (sb.applied_epoch, sb.anchor, sb.tail);
+    let mut generation = 0;
+    for c in &commits {
+        if c.epoch != epoch + 1 {
+            return Err(damaged(format!(
+                "the commit record of epoch {} is missing, that of epoch {} is there",
+                epoch + 1,
+                c.epoch
+            )));
+        }
+        if c.prev != prev || c.start != position || c.generation < generation || c.end - c.start > sb.ring_len {
+            return Err(damaged(format!("the commit record of epoch {} does not follow the one before it", c.epoch)));
+        }
+        if c.frontier > sb.heap_len || c.frontier % u64::from(sb.chunk_len) != 0 {
+            return Err(damaged(format!("the commit record of epoch {} has an impossible frontier", c.epoch)));
+        }
+        (epoch, prev, position, generation) = (c.epoch, c.checksum, c.end, c.generation);
+    }
+    if position - sb.tail > sb.ring_len {
+        return Err(damaged("live epochs are longer than the log".into()));
+    }
+    let lines = sb.heap_len / LINE as u64;
+    let mut dropped_incomplete = false;
+    for i in 0..commits.len() {
+        let checked = log.replay(&commits[i], &mut |first, bytes| {
+            let end = first + (bytes.len() / LINE) as u64;
+            if end <= lines {
+                Ok(())
+            } else {
+                Err(damaged(format!("redo log of epoch {}: a line lies outside the heap", commits[i].epoch)))
+            }
+        });
+        match checked {
+            Ok(()) => {}
+            Err(Error::Damaged { .. }) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
+                dropped_incomplete = true;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    if dropped_incomplete {
+        commits.pop();
+    }
+    Ok(Chain { commits, dropped_incomplete })
+}
+
+/// Steps 3 and 4. Gives the number of lines replayed.
+pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, chain: &Chain, sb: &Superblock) -> Result<u64> {
+    let slots = u64::from(sb.commit_slots);
+    for c in &chain.commits {
+        log_region.write_back((c.epoch % slots) * COMMIT_SLOT, COMMIT_SLOT);
+        let (ring, len) = (slots * COMMIT_SLOT, c.end - c.start);
+        let at = c.start % sb.ring_len;
+        let first = len.min(sb.ring_len - at);
+        log_region.write_back(ring + at, first);
+        log_region.write_back(ring, len - first);
+    }
+    if !chain.commits.is_empty() {
+        log_region.fence()?;
+    }
+    let mut lines = 0;
+    for c in &chain.commits {
+        log.replay(c, &mut |first, bytes| {
+            lines += (bytes.len() / LINE) as u64;
+            Ok(image.stream(first * LINE as u64, bytes)?)
+        })?;
+    }
+    Ok(lines)
+}

@@ -1,0 +1,183 @@
+//! The superblock: what a pool is, and where its live log begins.
+//!
+//! ```text
+//!   file `superblock`:  | slot 0 (4096 bytes) | slot 1 (4096 bytes) |      a record is 256 bytes at the start of a slot
+//! ```
+//!
+//! Update: write the slot that does not hold the newest record, fence. Stopping before the fence leaves the other slot untouched
+//! and valid; a torn slot fails its checksum. So one valid slot is always there, and the one with the greater `seq` wins.
+//! Should the newest slot be damaged later, the older one leads to an older log position: recovery then either replays more
+//! than necessary (harmless) or finds that log overwritten and refuses (never a silent step back).
+
+use bytemuck::{Pod, Zeroable};
+use towa_media::{Medium, Region};
+
+use crate::checksum::checksum;
+use crate::{Error, Result};
+
+/// First bytes of every superblock slot.
+pub const MAGIC: [u8; 8] = *b"TOWAPOOL";
+/// Version of the pool format written and read here.
+pub const VERSION: u32 = 1;
+/// Bytes between slots.
+pub const SLOT: u64 = 4096;
+/// Length of the file.
+pub const LEN: u64 = 2 * SLOT;
+
+/// Which door a pool belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u32)]
+pub enum Door {
+    /// Epoch checkpointing.
+    Epoch = 1,
+    /// Durable transactions.
+    Tx = 2,
+}
+
+impl Door {
+    /// The door with this number.
+    pub fn from_number(n: u32) -> Option<Door> {
+        match n {
+            1 => Some(Door::Epoch),
+            2 => Some(Door::Tx),
+            _ => None,
+        }
+    }
+
+    /// Its name, as in the documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Door::Epoch => "epoch",
+            Door::Tx => "tx",
+        }
+    }
+}
+
+/// One superblock record, as stored (little endian).
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`Door`] as a number.
+    pub door: u32,
+    /// Identity of the pool, in every commit record too.
+    pub uuid: [u8; 16],
+    /// Grows by one with each update; the greater wins.
+    pub seq: u64,
+    /// Grows by one with each open.
+    pub generation: u64,
+    /// Address the working copy is mapped at.
+    pub base: u64,
+    /// Bytes of the heap and of file `image`.
+    pub heap_len: u64,
+    /// Bytes of the ring in file `log`, after the commit slots.
+    pub ring_len: u64,
+    /// Commit slots at the start of file `log`.
+    pub commit_slots: u32,
+    /// Bytes of an allocator chunk.
+    pub chunk_len: u32,
+    /// 1 after a clean close, 0 while open.
+    pub clean: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// The image holds every epoch up to this one, durably.
+    pub applied_epoch: u64,
+    /// Checksum of that epoch's commit record: what the next one must name as its predecessor.
+    pub anchor: u64,
+    /// Position in the log where the epoch after it begins.
+    pub tail: u64,
+    /// Allocator frontier at that epoch's end.
+    pub frontier: u64,
+    /// Creation time, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Zero.
+    pub reserved1: [u64; 15],
+    /// Checksum of all bytes before.
+    pub checksum: u64,
+}
+
+const _: () = assert!(size_of::<Superblock>() == 256);
+
+impl Superblock {
+    fn sum(&self) -> u64 {
+        checksum(u64::from_le_bytes(MAGIC), &bytemuck::bytes_of(self)[..248])
+    }
+
+    /// Gives it the checksum that fits its fields.
+    pub fn seal(&mut self) {
+        self.checksum = self.sum();
+    }
+
+    fn slot(&self) -> u64 {
+        (self.seq % 2) * SLOT
+    }
+}
+
+/// Writes `sb` with the next `seq` over the older slot and makes it durable.
+pub fn update(region: &dyn Region, sb: &mut Superblock) -> Result<()> {
+    let mut next = *sb;
+    next.seq += 1;
+    next.seal();
+    region.store(next.slot(), bytemuck::bytes_of(&next))?;
+    region.write_back(next.slot(), size_of::<Superblock>() as u64);
+    region.fence()?;
+    *sb = next;
+    Ok(())
+}
+
+/// The newest valid record, and whether the other slot is valid too.
+pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<(Superblock, bool)> {
+    let pool = medium.location();
+    if region.len() < LEN {
+        let what = format!("superblock is truncated to {} of {LEN} bytes", region.len());
+        return Err(Error::Damaged { pool, what });
+    }
+    let mut slots = [Superblock::zeroed(); 2];
+    for (i, slot) in slots.iter_mut().enumerate() {
+        region.read(i as u64 * SLOT, bytemuck::bytes_of_mut(slot))?;
+    }
+    let valid: Vec<&Superblock> = slots.iter().filter(|s| s.magic == MAGIC && s.checksum == s.sum()).collect();
+    if let Some(newest) = valid.iter().max_by_key(|s| s.seq) {
+        if newest.version > VERSION {
+            return Err(Error::Newer { pool, found: newest.version, known: VERSION });
+        }
+        return Ok((**newest, valid.len() == 2));
+    }
+    if let Some(s) = slots.iter().find(|s| s.magic == MAGIC) {
+        // A newer format may checksum differently: its version is worth more than our verdict on its checksum.
+        if s.version > VERSION {
+            return Err(Error::Newer { pool, found: s.version, known: VERSION });
+        }
+        return Err(Error::Damaged { pool, what: "no superblock slot has a valid checksum".into() });
+    }
+    Err(Error::Foreign { pool, why: "its superblock does not begin with TOWAPOOL".into() })
+}
+
+/// Checks the fields against each other and against the caller's door, so that nothing later can be led astray by them.
+pub fn check(medium: &dyn Medium, sb: &Superblock, door: Door) -> Result<()> {
+    let pool = medium.location();
+    if sb.door != door as u32 {
+        let found = Door::from_number(sb.door).map_or_else(|| format!("unknown number {}", sb.door), |d| d.name().into());
+        return Err(Error::WrongDoor { pool, found, wanted: door.name().into() });
+    }
+    let chunk = u64::from(sb.chunk_len);
+    let sane = sb.version == VERSION
+        && chunk.is_power_of_two()
+        && chunk >= 4096
+        && sb.heap_len.is_multiple_of(chunk)
+        && sb.heap_len >= 2 * chunk
+        && sb.heap_len <= 1 << 46
+        && sb.base.is_multiple_of(towa_media::PAGE as u64)
+        && sb.base.checked_add(sb.heap_len).is_some()
+        && sb.ring_len.is_multiple_of(4096)
+        && sb.ring_len >= crate::log::RING_MIN
+        && sb.ring_len <= 1 << 46
+        && (2..=1 << 20).contains(&sb.commit_slots)
+        && sb.frontier <= sb.heap_len
+        && sb.frontier >= chunk;
+    if sane { Ok(()) } else { Err(Error::Damaged { pool, what: "superblock fields contradict each other".into() }) }
+}

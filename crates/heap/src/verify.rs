@@ -1,0 +1,112 @@
+//! Offline verification: every structure and checksum of a pool, without writing a byte.
+
+use std::collections::BTreeMap;
+
+use towa_media::{Access, LINE, Medium};
+
+use crate::alloc::CHUNK;
+use crate::heap::read_superblock;
+use crate::log::{Identity, Log};
+use crate::roots::{self, RootTable};
+use crate::superblock::Door;
+use crate::{Error, Result, alloc, names, recovery};
+
+/// What verification found in a sound pool.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct VerifyReport {
+    /// Identity of the pool.
+    pub uuid: String,
+    /// Times it was opened.
+    pub generation: u64,
+    /// Newest committed epoch.
+    pub epoch: u64,
+    /// Epoch the image alone holds.
+    pub image_epoch: u64,
+    /// Whether it was closed cleanly.
+    pub clean: bool,
+    /// Epochs and lines that opening would replay.
+    pub epochs_to_replay: u64,
+    /// See `epochs_to_replay`.
+    pub lines_to_replay: u64,
+    /// Whether the log ends in an epoch that was never acknowledged and would be dropped.
+    pub incomplete_epoch: bool,
+    /// Capacity in bytes.
+    pub heap_len: u64,
+    /// Address of the working copy.
+    pub base: u64,
+    /// Bytes ever used by the allocator.
+    pub frontier: u64,
+    /// Live blocks and their bytes.
+    pub live_blocks: u64,
+    /// See `live_blocks`.
+    pub live_bytes: u64,
+    /// Names of the roots.
+    pub roots: Vec<String>,
+}
+
+/// Checks the pool on `medium` as recovery would leave it: superblock, log chain, frames, roots, allocator. `progress` is called
+/// with (bytes checked, bytes to check). The first thing wrong is the error.
+pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
+    let _lock = medium.lock_to_read()?;
+    let sb = read_superblock(medium, door, Access::ReadOnly)?;
+    let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
+    let image = medium.open(names::IMAGE, Access::ReadOnly)?;
+    if image.len() != sb.heap_len {
+        return Err(damaged(format!("file `image` has {} bytes, not {}", image.len(), sb.heap_len)));
+    }
+    let log_region = medium.open(names::LOG, Access::ReadOnly)?;
+    let identity = Identity { uuid: sb.uuid, generation: 0 };
+    let log = Log::new(medium, log_region.clone(), identity, sb.commit_slots, sb.ring_len, (sb.tail, sb.tail));
+    let chain = recovery::find_chain(medium, &*log_region, &log, &sb)?;
+    let (epoch, _, _, frontier) = chain.end(&sb);
+    // The log's lines over the image: what the heap is, without writing it.
+    let mut overlay: BTreeMap<u64, [u8; LINE]> = BTreeMap::new();
+    for c in &chain.commits {
+        log.replay(c, &mut |first, bytes| {
+            for (i, line) in bytes.chunks_exact(LINE).enumerate() {
+                overlay.insert(first + i as u64, line.try_into().expect("a line"));
+            }
+            Ok(())
+        })?;
+    }
+    let mut read = |off: u64, into: &mut [u8]| -> std::result::Result<(), String> {
+        progress(off.min(frontier), frontier);
+        image.read(off, into).map_err(|e| e.to_string())?;
+        overlay_onto(&overlay, off, into);
+        Ok(())
+    };
+    let mut table = vec![0; roots::TABLE_LEN as usize];
+    read(0, &mut table).map_err(damaged)?;
+    let in_heap = |a: u64| a >= sb.base && a - sb.base < sb.heap_len;
+    let names = RootTable::check(&table, in_heap).map_err(damaged)?;
+    let blocks = alloc::check(&mut read, sb.heap_len, CHUNK, frontier).map_err(damaged)?;
+    if let Some(first) = blocks.damage.first() {
+        return Err(damaged(format!("{first} (one of {} such places)", blocks.damage_count)));
+    }
+    Ok(VerifyReport {
+        uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
+        generation: sb.generation,
+        epoch,
+        image_epoch: sb.applied_epoch,
+        clean: sb.clean == 1,
+        epochs_to_replay: chain.commits.len() as u64,
+        lines_to_replay: chain.commits.iter().map(|c| c.lines).sum(),
+        incomplete_epoch: chain.dropped_incomplete,
+        heap_len: sb.heap_len,
+        base: sb.base,
+        frontier,
+        live_blocks: blocks.blocks_live,
+        live_bytes: blocks.bytes_live,
+        roots: names,
+    })
+}
+
+/// Lays the overlay's lines over `into`, which holds heap bytes from `off`.
+fn overlay_onto(overlay: &BTreeMap<u64, [u8; LINE]>, off: u64, into: &mut [u8]) {
+    let (line, end) = (LINE as u64, off + into.len() as u64);
+    for (&index, bytes) in overlay.range(off / line..end.div_ceil(line)) {
+        let at = index * line;
+        let (from, to) = (at.max(off), (at + line).min(end));
+        into[(from - off) as usize..(to - off) as usize].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+    }
+}
