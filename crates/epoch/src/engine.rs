@@ -1,0 +1,333 @@
+//! The engine: what user threads and the persister share, and the way in and out of a transaction.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use towa_heap::Heap;
+use towa_heap::log::commit::Commit;
+
+use crate::clock::Clock;
+use crate::detector::{ForgottenMark, Markers};
+use crate::gate::{Gate, Reason};
+use crate::slot::Slots;
+use crate::stats::Counts;
+use crate::tags::Tags;
+use crate::warming::Warming;
+use crate::{Error, Mode, Options, Result, Stats};
+
+/// Log bytes that a marked line costs at most: itself, a run, its share of headers.
+const LINE_COST: u64 = 73;
+/// What frames may waste at the end of the ring.
+const FIXED_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
+/// Lines a thread marks before it tells the others.
+pub(crate) const ACCOUNT_LINES: u64 = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub heap: Heap,
+    pub mode: Mode,
+    /// None in volatile mode.
+    pub tags: Option<Tags>,
+    pub clock: CachePadded<Clock>,
+    /// The persister has read all lines of epochs up to this one: nobody need save them any more.
+    pub read_done: CachePadded<AtomicU64>,
+    pub gate: Gate,
+    pub slots: Slots,
+    /// Lines marked per epoch parity, as far as accounted.
+    marked: [CachePadded<AtomicU64>; 2],
+    /// Lines that any transaction may mark; log space for them is kept free at every start.
+    pub reserve_lines: u64,
+    /// Lines reserved beyond that by large transactions that run now.
+    reserved: AtomicU64,
+    pub durable: AtomicU64,
+    pub durable_changed: (Mutex<()>, Condvar),
+    /// When the newest durable epoch ended.
+    pub durable_end: Mutex<Instant>,
+    interval_ns: AtomicU64,
+    pub requests: (Mutex<Requests>, Condvar),
+    /// Committed epochs whose lines are not yet durable in the image, oldest first.
+    pub pending: (Mutex<std::collections::VecDeque<Commit>>, Condvar),
+    poisoned: AtomicBool,
+    poison: Mutex<Option<String>>,
+    pub counts: Counts,
+    pub persisters: usize,
+    /// No background threads.
+    pub manual: bool,
+    pub cores: usize,
+    /// Somebody waits for the next durable epoch.
+    urgent: AtomicBool,
+    /// A lazily opened working copy on its way to anonymous memory.
+    pub warming: Option<Warming>,
+    pub markers: Option<Markers>,
+    pub forgotten: Mutex<Vec<ForgottenMark>>,
+}
+
+/// What the persister has been asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    /// A checkpoint now.
+    pub checkpoint: bool,
+    /// The image up to date and the log cut now.
+    pub bring_up: bool,
+    /// No more work.
+    pub stop: bool,
+}
+
+impl Engine {
+    pub fn new(heap: Heap, options: &Options) -> Result<std::sync::Arc<Engine>> {
+        let (epoch, _) = heap.recovered();
+        let volatile = heap.is_volatile();
+        let tags = if volatile { None } else { Some(Tags::new(heap.len() / towa_media::LINE as u64)?) };
+        let mode = if volatile { Mode::Volatile } else { options.mode };
+        let persisters = match (options.persisters, mode) {
+            (0, Mode::StopTheWorld) => 2,
+            (0, _) => 1,
+            (n, _) => n.min(64),
+        };
+        // A sixty-fourth of the log, so that some threads' reserves leave most of it to the work: 1.8 MB of 256 MiB.
+        let reserve_lines = if volatile { u64::MAX } else { (heap.log().capacity() / (64 * LINE_COST * 2)).clamp(64, 1 << 16) };
+        Ok(std::sync::Arc::new(Engine {
+            mode,
+            tags,
+            clock: CachePadded::new(Clock::new(epoch + 1)),
+            read_done: CachePadded::new(AtomicU64::new(epoch)),
+            gate: Gate::default(),
+            slots: Slots::new(),
+            marked: Default::default(),
+            reserve_lines,
+            reserved: AtomicU64::new(0),
+            durable: AtomicU64::new(epoch),
+            durable_changed: Default::default(),
+            durable_end: Mutex::new(Instant::now()),
+            interval_ns: AtomicU64::new(options.interval.as_nanos() as u64),
+            requests: Default::default(),
+            pending: Default::default(),
+            poisoned: AtomicBool::new(false),
+            poison: Mutex::new(None),
+            counts: Counts::default(),
+            persisters,
+            manual: options.manual,
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            urgent: AtomicBool::new(false),
+            warming: heap.lazy_part().map(Warming::new),
+            markers: options.detect_forgotten_marks.then(Markers::default),
+            forgotten: Mutex::default(),
+            heap,
+        }))
+    }
+
+    pub fn interval(&self) -> Duration {
+        Duration::from_nanos(self.interval_ns.load(Relaxed))
+    }
+
+    pub fn set_interval(&self, interval: Duration) {
+        self.interval_ns.store(interval.as_nanos().max(100_000) as u64, Relaxed);
+        self.requests.1.notify_all();
+    }
+
+    /// Asks the persister for a checkpoint now.
+    pub fn request_checkpoint(&self) {
+        self.urgent.store(true, Relaxed);
+        let mut requests = self.requests.0.lock();
+        if !requests.checkpoint {
+            requests.checkpoint = true;
+            self.requests.1.notify_all();
+        }
+    }
+
+    /// Whether a checkpoint was asked for, or log space is short: no time for pauses.
+    pub fn is_urgent(&self) -> bool {
+        self.urgent.load(Relaxed)
+    }
+
+    /// The checkpoint that was asked for begins; later requests are for the next.
+    pub fn calm(&self) {
+        self.urgent.store(false, Relaxed);
+    }
+
+    /// Adds `lines` to what was marked in `epoch`, and closes the gate before the log can overflow.
+    pub fn account(&self, epoch: u64, lines: u64) {
+        let mine = self.marked[(epoch % 2) as usize].fetch_add(lines, Relaxed) + lines;
+        let capacity = self.heap.log().capacity();
+        if mine * LINE_COST * 2 > capacity / 4 {
+            self.request_checkpoint();
+        }
+        if self.log_space_is_short() {
+            self.gate.close(&self.clock, Reason::LogSpace);
+            self.requests.0.lock().bring_up = true;
+            self.requests.1.notify_all();
+            self.pending.1.notify_all();
+            // The persister may have made space between our look and our closing: it looks again after each cut, and so do we.
+            self.review_gate();
+        }
+    }
+
+    /// The log holds `epoch` now, or never will: its lines no longer count beside the log's own bytes.
+    pub fn forget_marked(&self, epoch: u64) {
+        self.marked[(epoch % 2) as usize].store(0, Relaxed);
+    }
+
+    /// Whether the live log, plus the most that all marked lines can come to (each line once, and once more saved by a user), plus
+    /// what running transactions may still mark, would overflow the ring.
+    fn log_space_is_short(&self) -> bool {
+        let log = self.heap.log();
+        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
+        let threads = self.slots.taken() as u64;
+        let slack = (threads * (self.reserve_lines + ACCOUNT_LINES) * LINE_COST * 2).min(log.capacity() / 4) + FIXED_SLACK;
+        log.live() + (marked + self.reserved.load(Relaxed)) * LINE_COST * 2 + slack > log.capacity()
+    }
+
+    /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
+    pub fn reserve(&self, bytes: usize) -> Result<u64> {
+        let lines = (bytes as u64).div_ceil(towa_media::LINE as u64) + 2;
+        if self.heap.is_volatile() || lines <= self.reserve_lines {
+            return Ok(0);
+        }
+        let log_len = self.heap.log().capacity();
+        if lines * LINE_COST * 2 + log_len / 4 + FIXED_SLACK > log_len {
+            return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
+        }
+        let began = Instant::now();
+        loop {
+            self.check()?;
+            self.reserved.fetch_add(lines, Relaxed);
+            if !self.log_space_is_short() {
+                return Ok(lines);
+            }
+            self.reserved.fetch_sub(lines, Relaxed);
+            self.counts.stalls.fetch_add(1, Relaxed);
+            self.request_checkpoint();
+            self.requests.0.lock().bring_up = true;
+            self.pending.1.notify_all();
+            std::thread::sleep(Duration::from_millis(1));
+            self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        }
+    }
+
+    /// The transaction that reserved `lines` has ended.
+    pub fn unreserve(&self, lines: u64) {
+        self.reserved.fetch_sub(lines, Relaxed);
+        self.review_gate();
+    }
+
+    /// Opens the gate if log space suffices again.
+    pub fn review_gate(&self) {
+        if self.gate.is_closed_for(Reason::LogSpace) && !self.log_space_is_short() {
+            self.gate.open(&self.clock, Reason::LogSpace);
+        }
+    }
+
+    /// The gate was closed at a transaction start: waits, or says why the pool is no more.
+    #[cold]
+    pub fn wait_at_gate(&self) -> Result<()> {
+        if self.manual && self.gate.is_closed_for(Reason::LogSpace) {
+            return Err(Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into()));
+        }
+        let began = Instant::now();
+        let stalled = self.gate.is_closed_for(Reason::LogSpace);
+        let open = self.gate.wait();
+        if stalled {
+            self.counts.stalls.fetch_add(1, Relaxed);
+            self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        }
+        if open { Ok(()) } else { Err(self.poison_error()) }
+    }
+
+    /// Gives the pool up: it stays at its last durable epoch. The first reason is kept.
+    pub fn poison(&self, why: impl Into<String>) {
+        let why = why.into();
+        {
+            let mut poison = self.poison.lock();
+            if poison.is_none() {
+                log::error!("{}: poisoned: {why}", self.heap.location());
+                *poison = Some(why);
+            }
+        }
+        self.poisoned.store(true, Release);
+        self.gate.close(&self.clock, Reason::Poisoned);
+        self.gate.wake();
+        self.durable_changed.1.notify_all();
+        self.requests.1.notify_all();
+        self.pending.1.notify_all();
+    }
+
+    /// The pool is closed: no more transactions. Not a failure, so nothing is logged.
+    pub fn shut(&self) {
+        self.poison.lock().get_or_insert_with(|| "closed".into());
+        self.poisoned.store(true, Release);
+        self.gate.close(&self.clock, Reason::Poisoned);
+        self.gate.wake();
+        self.durable_changed.1.notify_all();
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Acquire)
+    }
+
+    pub fn poison_error(&self) -> Error {
+        let why = self.poison.lock().clone().unwrap_or_else(|| "closed".into());
+        Error::Poisoned { pool: self.heap.location(), why, durable: self.durable.load(Acquire) }
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if self.is_poisoned() { Err(self.poison_error()) } else { Ok(()) }
+    }
+
+    /// `epoch` is durable: tell those who wait.
+    pub fn publish_durable(&self, epoch: u64, ended: Instant) {
+        *self.durable_end.lock() = ended;
+        let _guard = self.durable_changed.0.lock();
+        self.durable.store(epoch, Release);
+        self.durable_changed.1.notify_all();
+    }
+
+    /// Waits until `epoch` is durable; `false` when time ran out.
+    pub fn wait_durable(&self, epoch: u64, deadline: Option<Instant>) -> Result<bool> {
+        let mut guard = self.durable_changed.0.lock();
+        loop {
+            if self.durable.load(Acquire) >= epoch {
+                return Ok(true);
+            }
+            self.check()?;
+            // Woken up at least now and then, so that a lost poisoning is found.
+            let tick = Instant::now() + Duration::from_millis(200);
+            let until = deadline.map_or(tick, |d| d.min(tick));
+            self.durable_changed.1.wait_until(&mut guard, until);
+            if deadline.is_some_and(|d| Instant::now() >= d) && self.durable.load(Acquire) < epoch {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The epoch that holds everything completed before the call.
+    pub fn completed_epoch(&self) -> u64 {
+        let epoch = self.clock.epoch();
+        if self.slots.any_dirty(epoch) { epoch } else { epoch - 1 }
+    }
+
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            epoch: self.clock.epoch(),
+            durable_epoch: self.durable.load(Acquire),
+            heap_used: self.heap.allocator().used_bytes(),
+            heap_len: self.heap.len(),
+            threads: self.slots.taken() as u64,
+            warm_percent: self.warming.as_ref().map_or(100, Warming::percent),
+            recovered_lines: self.heap.recovery().lines_replayed,
+            recovery_us: self.heap.recovery().elapsed.as_micros() as u64,
+            ..Stats::default()
+        };
+        if let Some(medium) = self.heap.medium() {
+            let c = medium.counters().values();
+            (stats.medium_bytes, stats.medium_fences) = (c.bytes_stored + c.bytes_streamed, c.fences);
+            (stats.log_bytes, stats.log_capacity) = (self.heap.log().live(), self.heap.log().capacity());
+            if self.completed_epoch() > stats.durable_epoch {
+                stats.durable_age_us = self.durable_end.lock().elapsed().as_micros() as u64;
+            }
+        }
+        self.counts.fill(&mut stats);
+        stats
+    }
+}

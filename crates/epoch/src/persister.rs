@@ -1,0 +1,362 @@
+//! The persister: takes one epoch after another to the log, and from there to the image.
+//!
+//! One checkpoint of epoch *e*:
+//!
+//! ```text
+//!   1 advance   clock: e -> e+1; wait until every transaction of e has ended (those of e+1 run meanwhile)
+//!   2 read      copy the lines of e's address lists into log frames; users of e+1 save a line of e before overwriting it
+//!   3 saved     read_done = e; append the users' saved lines, which win at replay (lists.rs says why nobody is waited for)
+//!   4 commit    fence, commit record, fence: e is durable
+//!   5 apply     line media: copy the log's lines into the image at once; sync media: later, many epochs together
+//!   6 cut       fence the image, superblock, fence; log space is free again
+//! ```
+//!
+//! Stopping after any step is safe: before the end of 4 the image and log hold epoch e-1 (frames without a record are nothing);
+//! after it, image + log hold e whatever part of 5 was done, until 6 says that the image alone does.
+
+use std::sync::atomic::{AtomicU64 as StdU64, AtomicUsize as StdUsize, Ordering::*};
+use std::time::{Duration, Instant};
+
+use towa_heap::log::frame::unpack_run;
+use towa_heap::log::{EpochWriter, FrameBuilder};
+use towa_media::{Durability, LINE};
+
+use crate::engine::Engine;
+use crate::gate::Reason;
+use crate::pacer::Pacer;
+use crate::sync::fence;
+use crate::{Mode, Result};
+
+/// Image bytes provided ahead of the allocator's frontier.
+const PROVIDE_AHEAD: u64 = 32 << 20;
+
+/// Where a checkpoint is, for tests that act in between.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The clock has advanced; transactions of the old epoch may still run.
+    Advanced,
+    /// All transactions of the old epoch have ended.
+    Quiet,
+    /// Some lines were read; more follow.
+    Reading,
+    /// All lines were read and the users' saved lines are next.
+    Read,
+    /// The epoch is committed.
+    Committed,
+    /// The image holds it durably and the log is cut (line media).
+    Applied,
+}
+
+/// Work state of the one checkpoint that runs at a time.
+#[derive(Debug)]
+pub(crate) struct Checkpointer {
+    /// Checksum of the newest commit.
+    prev: u64,
+    frame: FrameBuilder,
+    pacer: Pacer,
+}
+
+impl Checkpointer {
+    pub fn new(engine: &Engine) -> Self {
+        Self { prev: engine.heap.recovered().1, frame: FrameBuilder::new(), pacer: Pacer::new() }
+    }
+
+    /// Takes the current epoch to the log (and on line media to the image), unless nothing was changed in it. Gives the newest
+    /// durable epoch. An error has poisoned the pool.
+    pub fn checkpoint(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
+        engine.check()?;
+        if engine.slots.any_dirty(engine.clock.epoch())
+            && let Err(e) = self.take(engine, observe)
+        {
+            engine.poison(e.to_string());
+            return Err(e);
+        }
+        engine.check()?;
+        Ok(engine.durable.load(Acquire))
+    }
+
+    fn take(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<()> {
+        wait_for_commit_slot(engine)?;
+        let began = Instant::now();
+        let stop_the_world = engine.mode == Mode::StopTheWorld;
+        if stop_the_world {
+            engine.gate.close(&engine.clock, Reason::Checkpoint);
+            wait_all(engine, |slot| !slot.announcement.is_busy());
+        }
+        let epoch = engine.clock.advance();
+        let ended = Instant::now();
+        observe(Phase::Advanced);
+        wait_all(engine, |slot| !slot.announcement.is_in(epoch));
+        engine.counts.boundary_us_max.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+        observe(Phase::Quiet);
+        engine.check()?;
+
+        let writer = engine.heap.log().begin(epoch, self.prev);
+        self.pace(engine, epoch);
+        let lines = self.read_lines(engine, &writer, epoch, observe)?;
+        engine.read_done.store(epoch, Release);
+        if stop_the_world {
+            engine.gate.open(&engine.clock, Reason::Checkpoint);
+        }
+        // Pairs with the fence in `SavedLines::save`.
+        fence(Acquire);
+        observe(Phase::Read);
+        let saved = self.append_saved(engine, &writer, epoch)?;
+        writer.fence()?;
+        let commit = writer.commit(engine.heap.allocator().frontier())?;
+        self.prev = commit.checksum;
+        engine.forget_marked(epoch);
+        for slot in engine.slots.iter() {
+            // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
+            unsafe { slot.list(epoch) }.clear();
+        }
+        engine.publish_durable(epoch, ended);
+        engine.calm();
+        engine.counts.checkpoints.fetch_add(1, Relaxed);
+        engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
+        engine.counts.lines_saved.fetch_add(saved, Relaxed);
+        engine.counts.checkpoint_us_max.fetch_max(ended.elapsed().as_micros() as u64, Relaxed);
+        observe(Phase::Committed);
+
+        engine.pending.0.lock().push_back(commit);
+        if durability(engine) == Durability::Line {
+            let pacer = &mut self.pacer;
+            apply_pending(engine, &mut || pace_tick(engine, pacer, true))?;
+            self.pacer.end();
+            observe(Phase::Applied);
+        } else {
+            engine.pending.1.notify_all();
+        }
+        engine.review_gate();
+        if let Some(tags) = &engine.tags {
+            tags.sweep(epoch + 1, engine.heap.allocator().frontier() / LINE as u64);
+        }
+        // Space is provided here and not where a transaction needs it: on tmpfs that means zeroing pages. A full medium is found by
+        // the allocation that needs the space.
+        let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD);
+        if engine.markers.is_some() {
+            crate::detector::compare(engine)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the pacer how much there is to do. A manual or stop-the-world checkpoint does not dawdle.
+    fn pace(&mut self, engine: &Engine, epoch: u64) {
+        // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
+        let lines = engine.slots.iter().map(|slot| unsafe { slot.list(epoch) }.lines).sum();
+        self.pacer.begin(lines, engine.interval());
+        if engine.manual || engine.mode == Mode::StopTheWorld {
+            self.pacer.hurry();
+        }
+    }
+
+    /// Step 2, on as many threads as there are persisters.
+    fn read_lines(&mut self, engine: &Engine, writer: &EpochWriter<'_>, epoch: u64, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
+        let mut lists: Vec<&[u64]> = Vec::new();
+        for slot in engine.slots.iter() {
+            // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
+            let list: &[u64] = &unsafe { slot.list(epoch) }.runs;
+            lists.extend(list.chunks(1 << 10));
+        }
+        if engine.persisters == 1 || lists.len() < 2 {
+            let mut lines = 0;
+            let cores_are_short = engine.slots.count_dirty(epoch) >= engine.cores;
+            for list in &lists {
+                lines += log_runs(engine, writer, list, &mut self.frame)?;
+                pace_tick(engine, &mut self.pacer, cores_are_short);
+                observe(Phase::Reading);
+            }
+            writer.frame(&mut self.frame)?;
+            return Ok(lines);
+        }
+        let (next, total) = (StdUsize::new(0), StdU64::new(0));
+        let work = |frame: &mut FrameBuilder| -> Result<()> {
+            while let Some(list) = lists.get(next.fetch_add(1, Relaxed)) {
+                total.fetch_add(log_runs(engine, writer, list, frame)?, Relaxed);
+            }
+            writer.frame(frame)?;
+            Ok(writer.fence()?)
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..engine.persisters).map(|_| scope.spawn(|| work(&mut FrameBuilder::new()))).collect();
+            let mine = work(&mut self.frame);
+            others.into_iter().try_for_each(|o| o.join().expect("logging does not panic")).and(mine)
+        })?;
+        Ok(total.into_inner())
+    }
+
+    /// Step 3: the users' saved lines, behind everything else.
+    fn append_saved(&mut self, engine: &Engine, writer: &EpochWriter<'_>, epoch: u64) -> Result<u64> {
+        let mut saved = 0;
+        for slot in engine.slots.iter() {
+            slot.saved_for(epoch).for_each(epoch, |index, line| -> Result<()> {
+                if self.frame.room() == 0 {
+                    writer.frame(&mut self.frame)?;
+                }
+                self.frame.run(index, 1).copy_from_slice(line);
+                saved += 1;
+                Ok(())
+            })?;
+        }
+        writer.frame(&mut self.frame)?;
+        Ok(saved)
+    }
+}
+
+/// A commit record overwrites the one that had its slot before: that one must be cut.
+fn wait_for_commit_slot(engine: &Engine) -> Result<()> {
+    let slots = engine.heap.log().commit_slots() as usize;
+    let mut pending = engine.pending.0.lock();
+    while pending.len() + 2 > slots {
+        engine.check()?;
+        engine.pending.1.wait_for(&mut pending, Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+fn durability(engine: &Engine) -> Durability {
+    engine.heap.medium().map_or(Durability::Line, |m| m.durability())
+}
+
+/// Sleeps if the pacer says so, unless somebody waits for this epoch.
+fn pace_tick(engine: &Engine, pacer: &mut Pacer, may_sleep: bool) {
+    if engine.is_urgent() {
+        pacer.hurry();
+    }
+    pacer.tick(may_sleep);
+}
+
+/// Steps 5 and 6 for all epochs that are committed and not yet cut; `pause` is called between pieces of work.
+pub(crate) fn apply_pending(engine: &Engine, pause: &mut dyn FnMut()) -> Result<()> {
+    let commits: Vec<_> = engine.pending.0.lock().iter().copied().collect();
+    let Some(last) = commits.last() else {
+        return Ok(());
+    };
+    engine.heap.apply(&commits, pause)?;
+    engine.heap.cut(last)?;
+    engine.pending.0.lock().drain(..commits.len());
+    engine.pending.1.notify_all();
+    engine.review_gate();
+    Ok(())
+}
+
+/// Copies the lines of `runs` into frames.
+fn log_runs(engine: &Engine, writer: &EpochWriter<'_>, runs: &[u64], frame: &mut FrameBuilder) -> Result<u64> {
+    const AHEAD: usize = 6;
+    let base = engine.heap.base().as_ptr().cast_const();
+    let mut total = 0;
+    for (i, &run) in runs.iter().enumerate() {
+        if let Some(&soon) = runs.get(i + AHEAD) {
+            prefetch(base.wrapping_add(unpack_run(soon).0 as usize * LINE));
+        }
+        let (mut first, mut lines) = unpack_run(run);
+        total += lines;
+        while lines > 0 {
+            if frame.room() == 0 {
+                writer.frame(frame)?;
+            }
+            let now = lines.min(frame.room() as u64);
+            let into = frame.run(first, now as usize);
+            // SAFETY: marked lines lie in the heap (`Tx::mark` checks), which stays mapped.
+            unsafe { copy_while_written(base.add(first as usize * LINE), into) };
+            (first, lines) = (first + now, lines - now);
+        }
+    }
+    Ok(total)
+}
+
+/// Copies whole lines that a user thread may be overwriting at this moment. What is read then is worthless, and replaced by the
+/// line that the user saved before; so only the reading itself must be sound: atomic words, as in a seqlock.
+///
+/// # Safety
+/// `into.len()` bytes from `from` (64-byte aligned) are mapped.
+unsafe fn copy_while_written(from: *const u8, into: &mut [u8]) {
+    debug_assert!(from.addr().is_multiple_of(LINE) && into.len().is_multiple_of(LINE));
+    for (i, word) in into.chunks_exact_mut(8).enumerate() {
+        // SAFETY: mapped and aligned, by the caller's promise.
+        let value = unsafe { &*from.cast::<StdU64>().add(i) }.load(Relaxed);
+        word.copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+#[inline(always)]
+fn prefetch(_line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_line.cast());
+    }
+}
+
+/// Waits until `condition` holds for every slot: a moment of spinning for transactions that are about to end, then politely.
+pub(crate) fn wait_all(engine: &Engine, condition: impl Fn(&crate::slot::Slot) -> bool) {
+    for slot in engine.slots.iter() {
+        let mut tries = 0u32;
+        while !condition(slot) {
+            tries += 1;
+            match tries {
+                0..64 => std::hint::spin_loop(),
+                64..80 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(20)),
+            }
+        }
+    }
+}
+
+/// The background thread that takes checkpoints, every interval or when asked.
+pub(crate) fn run(engine: &Engine, checkpointer: &parking_lot::Mutex<Checkpointer>) {
+    Pacer::prepare_thread();
+    let mut due = Instant::now() + engine.interval();
+    loop {
+        {
+            let mut requests = engine.requests.0.lock();
+            while !requests.stop && !requests.checkpoint && Instant::now() < due {
+                engine.requests.1.wait_until(&mut requests, due.min(Instant::now() + Duration::from_secs(1)));
+                due = due.min(Instant::now() + engine.interval());
+            }
+            if requests.stop {
+                return;
+            }
+            requests.checkpoint = false;
+        }
+        // Counted from when it was due, so that checkpoints do not drift; but one that was asked for ahead of time must not put the
+        // next one off: nothing may get older than an interval.
+        let now = Instant::now();
+        due = (due + engine.interval()).clamp(now, now + engine.interval());
+        // An error has poisoned the pool, which tells everybody; the thread stays to be stopped.
+        let _ = checkpointer.lock().checkpoint(engine, &mut |_| ());
+    }
+}
+
+/// The background thread that brings the image of a sync medium up and cuts the log, when the log is half full or when asked.
+pub(crate) fn run_applier(engine: &Engine) {
+    loop {
+        {
+            let mut pending = engine.pending.0.lock();
+            loop {
+                let requests = engine.requests.0.lock();
+                let (stop, asked) = (requests.stop, requests.bring_up);
+                drop(requests);
+                if stop || engine.is_poisoned() {
+                    return;
+                }
+                if !pending.is_empty() && (asked || log_is_half_full(engine, pending.len())) {
+                    break;
+                }
+                engine.pending.1.wait_for(&mut pending, Duration::from_millis(200));
+            }
+        }
+        engine.requests.0.lock().bring_up = false;
+        if let Err(e) = apply_pending(engine, &mut || ()) {
+            engine.poison(e.to_string());
+        }
+    }
+}
+
+/// Whether the image should follow: half the ring or half the commit slots are in use.
+pub(crate) fn log_is_half_full(engine: &Engine, epochs: usize) -> bool {
+    let log = engine.heap.log();
+    log.live() > log.capacity() / 2 || epochs as u64 > log.commit_slots() / 2
+}

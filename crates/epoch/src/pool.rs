@@ -1,0 +1,336 @@
+//! Pools: opening, closing, and waiting for durability.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use towa_heap::superblock::Door;
+use towa_heap::{CreateOptions, Heap, OpenOptions, Recovery, Root};
+use towa_media::{Durability, Medium};
+
+use crate::detector::ForgottenMark;
+use crate::engine::Engine;
+use crate::persister::{self, Checkpointer, Phase};
+use crate::thread::is_in_transaction;
+use crate::{Error, Mode, Options, Result, Stats, warming};
+
+/// An open pool. Clones share it; it is closed, with a last checkpoint, when the last clone and the last [`Thread`](crate::Thread)
+/// are gone, or by [`close`](Self::close), which tells whether that went well.
+#[derive(Clone)]
+pub struct Pool(Arc<Inner>);
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({})", self.engine().heap.location())
+    }
+}
+
+struct Inner {
+    engine: Arc<Engine>,
+    checkpointer: Arc<Mutex<Checkpointer>>,
+    background: Mutex<Vec<JoinHandle<()>>>,
+    registry: Mutex<HashMap<String, Arc<dyn Any + Send + Sync>>>,
+    manual: bool,
+    closed: Mutex<bool>,
+}
+
+impl Pool {
+    /// Creates a pool in directory `dir`, which is made if need be (mode 0700).
+    pub fn create(dir: &Path, options: &Options) -> Result<Pool> {
+        if options.mode == Mode::Volatile {
+            return Self::volatile(options);
+        }
+        Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
+    }
+
+    /// Opens the pool in `dir`, recovering it if it was not closed.
+    pub fn open(dir: &Path, options: &Options) -> Result<Pool> {
+        if options.mode == Mode::Volatile {
+            return Self::volatile(options);
+        }
+        Self::open_on(towa_media::open_dir(dir, options.medium, false)?, options)
+    }
+
+    /// Opens the pool in `dir`, or creates it where there is none.
+    pub fn open_or_create(dir: &Path, options: &Options) -> Result<Pool> {
+        match Self::open(dir, options) {
+            Err(Error::Heap(towa_heap::Error::Missing { .. } | towa_heap::Error::Media(towa_media::Error::NotFound { .. }))) => {
+                Self::create(dir, options)
+            }
+            other => other,
+        }
+    }
+
+    /// Creates a pool on `medium`.
+    pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        let create = CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log_len: options.log_len, base: options.base };
+        Self::start(Heap::create(medium, &create)?, options)
+    }
+
+    /// Opens the pool on `medium`.
+    pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        Self::start(Heap::open(medium, &OpenOptions { door: Door::Epoch, eager: options.eager })?, options)
+    }
+
+    /// A pool that keeps nothing ([`Mode::Volatile`]).
+    pub fn volatile(options: &Options) -> Result<Pool> {
+        Self::start(Heap::volatile(options.heap_len)?, options)
+    }
+
+    fn start(heap: Heap, options: &Options) -> Result<Pool> {
+        let engine = Engine::new(heap, options)?;
+        let checkpointer = Arc::new(Mutex::new(Checkpointer::new(&engine)));
+        let mut background = Vec::new();
+        if !engine.heap.is_volatile() && !options.manual {
+            let (e, c) = (Arc::clone(&engine), Arc::clone(&checkpointer));
+            background.push(spawn("towa-persister", move || persister::run(&e, &c)));
+            if engine.heap.medium().is_some_and(|m| m.durability() == Durability::Sync) {
+                let e = Arc::clone(&engine);
+                background.push(spawn("towa-applier", move || persister::run_applier(&e)));
+            }
+            if engine.warming.is_some() {
+                let e = Arc::clone(&engine);
+                background.push(spawn("towa-warmer", move || warming::run(&e)));
+            }
+        }
+        Ok(Pool(Arc::new(Inner {
+            engine,
+            checkpointer,
+            background: Mutex::new(background),
+            registry: Mutex::default(),
+            manual: options.manual,
+            closed: Mutex::new(false),
+        })))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// Returns when everything completed before the call is durable; gives the newest durable epoch.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] inside a transaction of the same thread, which it would wait for; [`Error::Poisoned`].
+    pub fn sync(&self) -> Result<u64> {
+        self.refuse_in_transaction("sync")?;
+        let engine = self.engine();
+        if engine.heap.is_volatile() {
+            return Ok(engine.clock.epoch());
+        }
+        let target = engine.completed_epoch();
+        while engine.durable.load(Acquire) < target {
+            if self.0.manual {
+                self.checkpoint()?;
+            } else {
+                engine.request_checkpoint();
+                engine.wait_durable(target, Some(Instant::now() + Duration::from_secs(1)))?;
+            }
+        }
+        engine.check()?;
+        Ok(engine.durable.load(Acquire))
+    }
+
+    /// Waits until `epoch` is durable, without hurrying the persister; `false` when `timeout` passed first.
+    pub fn wait_durable(&self, epoch: u64, timeout: Duration) -> Result<bool> {
+        self.refuse_in_transaction("wait_durable")?;
+        if self.engine().heap.is_volatile() {
+            return Ok(true);
+        }
+        self.engine().wait_durable(epoch, Some(Instant::now() + timeout))
+    }
+
+    /// Takes a checkpoint now, on the calling thread; gives the newest durable epoch. Does nothing when nothing was changed.
+    pub fn checkpoint(&self) -> Result<u64> {
+        self.refuse_in_transaction("checkpoint")?;
+        self.checkpoint_observed(&mut |_| ())
+    }
+
+    /// Asks for a checkpoint soon, without waiting.
+    pub fn request_checkpoint(&self) {
+        self.engine().request_checkpoint();
+    }
+
+    /// [`checkpoint`](Self::checkpoint), calling `observe` between its steps. A transaction of this thread that runs at the call must
+    /// be ended at [`Phase::Advanced`].
+    #[doc(hidden)]
+    pub fn checkpoint_observed(&self, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
+        let engine = self.engine();
+        if engine.heap.is_volatile() {
+            return Ok(engine.clock.epoch());
+        }
+        let durable = self.0.checkpointer.lock().checkpoint(engine, observe)?;
+        if self.0.manual && persister::log_is_half_full(engine, engine.pending.0.lock().len()) {
+            self.apply_now()?;
+        }
+        Ok(durable)
+    }
+
+    /// Brings the image up to the newest durable epoch and cuts the log. Done by itself in time; for tests and before a copy.
+    pub fn apply_now(&self) -> Result<()> {
+        let engine = self.engine();
+        if engine.heap.is_volatile() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.0.checkpointer.lock();
+        persister::apply_pending(engine, &mut || ()).inspect_err(|e| engine.poison(e.to_string()))
+    }
+
+    fn refuse_in_transaction(&self, what: &str) -> Result<()> {
+        if is_in_transaction(self.engine()) {
+            return Err(Error::Usage(format!("{what} inside a transaction would wait for that transaction; end it first")));
+        }
+        Ok(())
+    }
+
+    /// The epoch that new transactions join.
+    pub fn epoch(&self) -> u64 {
+        self.engine().clock.epoch()
+    }
+
+    /// The newest epoch that holds a change made before the call: durable when [`durable_epoch`](Self::durable_epoch) has come
+    /// that far.
+    pub fn completed_epoch(&self) -> u64 {
+        self.engine().completed_epoch()
+    }
+
+    /// The newest durable epoch.
+    pub fn durable_epoch(&self) -> u64 {
+        self.engine().durable.load(Acquire)
+    }
+
+    /// Time between checkpoints.
+    pub fn interval(&self) -> Duration {
+        self.engine().interval()
+    }
+
+    /// Sets the time between checkpoints (at least 100 us), from now on.
+    pub fn set_interval(&self, interval: Duration) {
+        self.engine().set_interval(interval);
+    }
+
+    /// Which engine runs.
+    pub fn mode(&self) -> Mode {
+        self.engine().mode
+    }
+
+    /// The medium; `None` when volatile.
+    pub fn medium(&self) -> Option<&Arc<dyn Medium>> {
+        self.engine().heap.medium()
+    }
+
+    /// What opening found and did.
+    pub fn recovery(&self) -> &Recovery {
+        self.engine().heap.recovery()
+    }
+
+    /// Root `name`.
+    pub fn root(&self, name: &str) -> Option<Root> {
+        self.engine().heap.roots().get(name)
+    }
+
+    /// Names of all roots, sorted.
+    pub fn root_names(&self) -> Vec<String> {
+        self.engine().heap.roots().names()
+    }
+
+    /// The engine's figures now.
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// First address and length in bytes of the heap.
+    pub fn heap_range(&self) -> (usize, u64) {
+        (self.engine().heap.base().as_ptr().addr(), self.engine().heap.len())
+    }
+
+    /// Usable bytes of a live block.
+    ///
+    /// # Safety
+    /// `block` came from `alloc` of this pool and is live.
+    pub unsafe fn block_size(&self, block: NonNull<u8>) -> usize {
+        self.engine().heap.allocator().usable_size(block)
+    }
+
+    /// Lines found written but not marked since last asked ([`Options::detect_forgotten_marks`]).
+    pub fn take_forgotten_marks(&self) -> Vec<ForgottenMark> {
+        std::mem::take(&mut self.engine().forgotten.lock())
+    }
+
+    /// The value shared under `name` by everybody who has this pool open in this process, made by `init` if nobody did. For locks
+    /// that guard durable structures: they must be one per structure, not one per handle.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the name is shared already as a value of another type.
+    pub fn shared<T: Any + Send + Sync>(&self, name: &str, init: impl FnOnce() -> T) -> Result<Arc<T>> {
+        let mut registry = self.0.registry.lock();
+        let value = registry.entry(name.into()).or_insert_with(|| Arc::new(init()));
+        Arc::clone(value)
+            .downcast()
+            .map_err(|_| Error::Usage(format!("{name:?} is open already in this process, as something of another type")))
+    }
+
+    /// Closes without the last checkpoint, as a crash would. For crash tests.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        *self.0.closed.lock() = true;
+        self.0.stop_background();
+        self.engine().shut();
+    }
+
+    /// Takes the last checkpoint and closes; fails if that could not be made durable. Other clones and threads of the pool find it
+    /// poisoned ("closed").
+    pub fn close(self) -> Result<()> {
+        self.0.close()
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<()> {
+        let mut closed = self.closed.lock();
+        if std::mem::replace(&mut *closed, true) {
+            return Ok(());
+        }
+        self.stop_background();
+        let engine = &self.engine;
+        if engine.heap.is_volatile() {
+            return Ok(());
+        }
+        let result = self.last_checkpoint();
+        engine.shut();
+        result
+    }
+
+    fn stop_background(&self) {
+        self.engine.requests.0.lock().stop = true;
+        self.engine.requests.1.notify_all();
+        self.engine.pending.1.notify_all();
+        for thread in self.background.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    fn last_checkpoint(&self) -> Result<()> {
+        let engine = &self.engine;
+        self.checkpointer.lock().checkpoint(engine, &mut |_| ())?;
+        persister::apply_pending(engine, &mut || ())?;
+        Ok(engine.heap.close()?)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            log::warn!("{}: not closed cleanly: {e}", self.engine.heap.location());
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started")
+}

@@ -1,0 +1,231 @@
+//! A thread's registration with a pool.
+
+use std::cell::{Cell, RefCell};
+
+use towa_heap::alloc::Cache;
+
+use crate::engine::Engine;
+use crate::pool::Pool;
+use crate::slot::Slot;
+use crate::tags::{NO_TAG, tag_of};
+use crate::tx::{Tx, Undo};
+use crate::{Error, Result};
+
+/// What the fast path of `mark` needs; the inlined C version reads the same struct.
+///
+/// A range is already marked if it lies in the heap and `tags[(address - base) / 64 ..]` of all its lines equals `tag`. `tags` is
+/// null when nothing is tracked (volatile mode).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Window {
+    /// First address of the heap.
+    pub base: usize,
+    /// Bytes of the heap.
+    pub len: usize,
+    /// One tag a line, or null.
+    pub tags: *const u8,
+    /// The running transaction's tag.
+    pub tag: u8,
+}
+
+/// A thread's registration with a pool: one per operating-system thread and pool. May move between threads, not be shared.
+pub struct Thread {
+    pub(crate) window: Cell<Window>,
+    pool: Pool,
+    slot: usize,
+    pub(crate) epoch: Cell<u64>,
+    /// Lines the running transaction marked first, and how many it may.
+    pub(crate) marked: Cell<u64>,
+    pub(crate) may_mark: Cell<u64>,
+    /// Lines it reserved beyond the usual.
+    pub(crate) reserved: Cell<u64>,
+    /// Lines marked and not yet accounted.
+    pub(crate) unaccounted: Cell<u64>,
+    pub(crate) cache: RefCell<Cache>,
+    /// Whether the running transaction can be rolled back.
+    pub(crate) undoable: Cell<bool>,
+    pub(crate) undo: RefCell<Undo>,
+}
+
+// SAFETY: the pointer in `window` is to the engine's tags, which the pool keeps; a Thread is used by one thread at a time.
+unsafe impl Send for Thread {}
+
+impl std::fmt::Debug for Thread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Thread({} of {:?})", self.slot, self.pool)
+    }
+}
+
+thread_local! {
+    static ME: u8 = const { 0 };
+}
+
+/// A word that tells operating-system threads apart while they live.
+fn this_thread() -> usize {
+    ME.with(|me| std::ptr::from_ref(me).addr())
+}
+
+/// Whether the calling thread runs a transaction on this engine.
+pub(crate) fn is_in_transaction(engine: &Engine) -> bool {
+    use std::sync::atomic::Ordering::Relaxed;
+    let me = this_thread();
+    engine.slots.iter().any(|s| s.announcement.is_busy() && s.os_thread.load(Relaxed) == me)
+}
+
+impl Thread {
+    pub(crate) fn new(pool: Pool, slot: usize) -> Thread {
+        let engine = pool.engine();
+        let window = Window {
+            base: engine.heap.base().as_ptr().addr(),
+            len: engine.heap.len() as usize,
+            tags: engine.tags.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()),
+            tag: NO_TAG,
+        };
+        Thread {
+            window: Cell::new(window),
+            pool,
+            slot,
+            epoch: Cell::new(0),
+            marked: Cell::new(0),
+            may_mark: Cell::new(0),
+            reserved: Cell::new(0),
+            unaccounted: Cell::new(0),
+            cache: RefCell::new(Cache::default()),
+            undoable: Cell::new(false),
+            undo: RefCell::default(),
+        }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.pool.engine()
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        self.engine().slots.get(self.slot)
+    }
+
+    /// Starts a transaction. The only place that may block (for log space, a stop-the-world checkpoint) or fail (poisoned pool).
+    ///
+    /// Take locks **before**, release them **after** it ends: a transaction that started in one epoch and reads what a transaction
+    /// of the next wrote would tear the order of epochs.
+    #[inline]
+    pub fn begin(&mut self) -> Result<Tx<'_>> {
+        self.enter()?;
+        Ok(Tx::running(self))
+    }
+
+    /// Starts a transaction that writes up to `bytes`, more than the sixty-fourth of half the log that every transaction may. Waits for log
+    /// space as [`begin`](Self::begin) does.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the log could never hold it.
+    pub fn begin_reserving(&mut self, bytes: usize) -> Result<Tx<'_>> {
+        let lines = self.engine().reserve(bytes)?;
+        if let Err(e) = self.enter() {
+            self.engine().unreserve(lines);
+            return Err(e);
+        }
+        self.reserved.set(lines);
+        self.may_mark.set(self.may_mark.get().saturating_add(lines));
+        Ok(Tx::running(self))
+    }
+
+    /// Starts a transaction that [`Tx::abort`] can roll back. Costs a copy of each line it writes.
+    pub fn begin_undoable(&mut self) -> Result<Tx<'_>> {
+        self.begin_undoable_reserving(0)
+    }
+
+    /// [`begin_undoable`](Self::begin_undoable) and [`begin_reserving`](Self::begin_reserving) together.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the log could never hold it.
+    pub fn begin_undoable_reserving(&mut self, bytes: usize) -> Result<Tx<'_>> {
+        std::mem::forget(self.begin_reserving(bytes)?); // runs on, as the transaction returned below
+        let mut window = self.window.get();
+        window.tag = NO_TAG; // every mark takes the slow path, which saves the line
+        self.window.set(window);
+        self.undoable.set(true);
+        self.cache.borrow_mut().begin_undoable();
+        Ok(Tx::running(self))
+    }
+
+    #[inline]
+    fn enter(&self) -> Result<()> {
+        let engine = self.engine();
+        let slot = self.slot();
+        if slot.announcement.is_busy() {
+            return Err(Error::Usage("a transaction is already running on this thread; transactions do not nest".into()));
+        }
+        slot.os_thread.store(this_thread(), std::sync::atomic::Ordering::Relaxed);
+        loop {
+            if let Some(epoch) = engine.clock.enter(&slot.announcement) {
+                self.epoch.set(epoch);
+                self.marked.set(0);
+                self.may_mark.set(engine.reserve_lines);
+                let mut window = self.window.get();
+                window.tag = tag_of(epoch);
+                self.window.set(window);
+                return Ok(());
+            }
+            engine.wait_at_gate()?;
+        }
+    }
+
+    /// [`Pool::sync`]; the borrow proves that no transaction runs here.
+    pub fn sync(&mut self) -> Result<u64> {
+        self.pool.sync()
+    }
+
+    /// Where the inlined `mark` of the C header finds its window: valid while the `Thread` is registered and does not move.
+    #[doc(hidden)]
+    pub fn window_ptr(&self) -> *const Window {
+        self.window.as_ptr()
+    }
+
+    /// Starts a transaction without a borrow, for language bindings; [`resume`](Self::resume) gives it back.
+    #[doc(hidden)]
+    pub fn enter_raw(&mut self, undoable: bool) -> Result<()> {
+        let tx = if undoable { self.begin_undoable()? } else { self.begin()? };
+        std::mem::forget(tx);
+        Ok(())
+    }
+
+    /// The transaction started by [`enter_raw`](Self::enter_raw), if one runs. Forget the value to keep it running.
+    #[doc(hidden)]
+    pub fn resume(&mut self) -> Option<Tx<'_>> {
+        self.slot().announcement.is_busy().then(|| Tx::running(self))
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let engine = self.pool.engine();
+        if self.slot().announcement.is_busy() {
+            engine.poison("a thread ended inside a transaction, which is half done");
+            self.slot().announcement.leave();
+        }
+        self.cache.borrow_mut().flush(engine.heap.allocator());
+        engine.slots.give_back(self.slot);
+    }
+}
+
+impl Pool {
+    /// Registers the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when 1024 threads are registered already; [`Error::Poisoned`].
+    pub fn register(&self) -> Result<Thread> {
+        let engine = self.engine();
+        engine.check()?;
+        let slot = engine.slots.take().ok_or_else(|| {
+            let most = crate::slot::SLOTS;
+            Error::Usage(format!("{most} threads are registered with the pool, the most there can be; drop a Thread first"))
+        })?;
+        Ok(Thread::new(self.clone(), slot))
+    }
+}

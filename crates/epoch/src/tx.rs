@@ -1,0 +1,313 @@
+//! Transactions: the write barrier, allocation, and the end.
+//!
+//! What they cost: [`Tx::mark`] of lines already marked in this epoch is one load a line; ending is one store. First marks and
+//! saving old lines are on the cold path, `mark_slow`.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::ptr::{NonNull, without_provenance};
+use std::sync::atomic::{AtomicU8, Ordering::*};
+
+use towa_heap::Root;
+use towa_heap::alloc::Marker;
+use towa_media::LINE;
+
+use crate::engine::ACCOUNT_LINES;
+use crate::pool::Pool;
+use crate::tags::tag_of;
+use crate::thread::{Thread, Window};
+use crate::{Error, Result};
+
+/// What an undoable transaction can restore.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    lines: HashMap<u64, [u8; LINE]>,
+    roots: bool,
+}
+
+/// A running transaction. Dropping it ends it, like [`commit`](Self::commit); dropping it while panicking aborts it.
+///
+/// What it wrote is durable when its epoch is: within an interval by itself, or when [`Pool::sync`] returns.
+pub struct Tx<'t> {
+    thread: &'t Thread,
+    ended: bool,
+    /// Stays on its thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl std::fmt::Debug for Tx<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tx(epoch {} on {:?})", self.epoch(), self.thread)
+    }
+}
+
+impl<'t> Tx<'t> {
+    #[inline]
+    pub(crate) fn running(thread: &'t Thread) -> Tx<'t> {
+        Tx { thread, ended: false, _not_send: PhantomData }
+    }
+
+    /// The epoch it belongs to: durable once [`Pool::durable_epoch`] is at least this.
+    pub fn epoch(&self) -> u64 {
+        self.thread.epoch.get()
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &'t Pool {
+        self.thread.pool()
+    }
+
+    /// Write barrier: call **before** writing `len` bytes at `address`.
+    ///
+    /// Transactions that run at the same time must not mark the same 64-byte line; one that finds its line marked by a later epoch
+    /// panics in debug builds and poisons the pool in release builds, naming the address.
+    ///
+    /// # Panics
+    /// If the range does not lie in the heap.
+    #[inline]
+    #[track_caller]
+    pub fn mark(&self, address: *const u8, len: usize) {
+        let window = self.thread.window.get();
+        if window.tags.is_null() || len == 0 {
+            if self.thread.undoable.get() && len > 0 {
+                self.mark_untracked(address, len, &window);
+            }
+            return;
+        }
+        let offset = address.addr().wrapping_sub(window.base);
+        if offset >= window.len || len > window.len - offset {
+            outside(address, len, &window);
+        }
+        let (first, last) = (offset / LINE, (offset + len - 1) / LINE);
+        for line in first..=last {
+            // SAFETY: within the tags: one byte for each line of the heap, and the range lies in the heap.
+            let tag = unsafe { &*window.tags.add(line).cast::<AtomicU8>() };
+            if tag.load(Relaxed) != window.tag {
+                return self.mark_slow(line as u64, last as u64);
+            }
+        }
+    }
+
+    /// In a volatile pool nothing is tracked, but an undoable transaction must still be able to roll back.
+    #[cold]
+    #[track_caller]
+    fn mark_untracked(&self, address: *const u8, len: usize, window: &Window) {
+        let offset = address.addr().wrapping_sub(window.base);
+        if offset >= window.len || len > window.len - offset {
+            outside(address, len, window);
+        }
+        (offset / LINE..=(offset + len - 1) / LINE).for_each(|line| self.save_for_undo(line as u64));
+    }
+
+    /// Marks lines `first..=last`, some of which this epoch has not marked yet (or the transaction is undoable).
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn mark_slow(&self, first: u64, last: u64) {
+        let thread = self.thread;
+        let engine = thread.engine();
+        let slot = thread.slot();
+        let tags = engine.tags.as_ref().expect("only tracked heaps come here");
+        let epoch = thread.epoch.get();
+        let (mine, before, after) = (tag_of(epoch), tag_of(epoch - 1), tag_of(epoch + 1));
+        if let Some(warming) = &engine.warming {
+            warming.before_first_marks(first as usize * LINE, (last as usize + 1) * LINE);
+        }
+        // Once the persister has read the epoch before, it has: within one call the answer may only be overtaken, harmlessly.
+        let save = engine.read_done.load(Acquire) < epoch - 1;
+        // SAFETY: the slot's thread, inside a transaction of `epoch`.
+        let list = unsafe { slot.list(epoch) };
+        if thread.undoable.get() {
+            (first..=last).for_each(|line| self.save_for_undo(line));
+        }
+        let (mut added, mut run) = (0, first);
+        for line in first..=last {
+            let tag = tags.get(line);
+            let found = tag.load(Relaxed);
+            if found == mine {
+                if line > run {
+                    list.push(run, line - run);
+                }
+                run = line + 1;
+                continue;
+            }
+            if found == after {
+                self.conflict(line);
+            }
+            if save && found == before {
+                let address = engine.heap.base().as_ptr().wrapping_add(line as usize * LINE);
+                // SAFETY: the slot's thread; the line lies in the heap; nobody else writes it during this transaction; two epochs
+                // of one parity are never open at once.
+                unsafe { slot.saved_for(epoch - 1).save(epoch - 1, line, address) };
+            }
+            tag.store(mine, Relaxed);
+            added += 1;
+        }
+        if last + 1 > run {
+            list.push(run, last + 1 - run);
+        }
+        if let Some(markers) = &engine.markers {
+            markers.record(first, last, Location::caller());
+        }
+        if added > 0 {
+            self.account(epoch, added);
+        }
+    }
+
+    fn account(&self, epoch: u64, added: u64) {
+        let slot = self.thread.slot();
+        if slot.dirty_epoch.load(Relaxed) != epoch {
+            slot.dirty_epoch.store(epoch, Release);
+        }
+        self.thread.marked.set(self.thread.marked.get() + added);
+        let lines = self.thread.unaccounted.get() + added;
+        if lines >= ACCOUNT_LINES {
+            self.thread.unaccounted.set(0);
+            self.thread.engine().account(epoch, lines);
+        } else {
+            self.thread.unaccounted.set(lines);
+        }
+    }
+
+    #[cold]
+    fn conflict(&self, line: u64) {
+        let address = self.thread.window.get().base + line as usize * LINE;
+        let (mine, theirs) = (self.epoch(), self.epoch() + 1);
+        let why = format!(
+            "two transactions at once write the line at {address:#x} (epochs {mine} and {theirs}); guard each 64-byte line by one lock, \
+             taken before the transaction starts and released after it ends"
+        );
+        self.thread.engine().poison(why.clone());
+        if cfg!(debug_assertions) {
+            panic!("{why}");
+        }
+    }
+
+    fn save_for_undo(&self, line: u64) {
+        let address = self.thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
+        self.thread.undo.borrow_mut().lines.entry(line).or_insert_with(|| {
+            // SAFETY: the line lies in the heap, and only this transaction writes it now.
+            unsafe { address.cast::<[u8; LINE]>().read() }
+        });
+    }
+
+    /// A block of at least `size` bytes, aligned to 16, already marked; its content is unspecified.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`], and [`Error::NotReserved`] for a block larger than the transaction's share of the log: nothing was
+    /// changed, the transaction goes on.
+    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>> {
+        let engine = self.thread.engine();
+        let lines = size as u64 / LINE as u64;
+        if lines > 64 && self.thread.marked.get() + lines > self.thread.may_mark.get() {
+            return Err(Error::NotReserved { wanted: size, reserved: self.thread.may_mark.get() * LINE as u64 });
+        }
+        let found = engine.heap.allocator().alloc(&mut self.thread.cache.borrow_mut(), self, size);
+        found.map_err(|_| Error::OutOfSpace { wanted: size, heap_len: engine.heap.len() })
+    }
+
+    /// Frees a block. Transactions of this epoch or later may reuse it, never earlier ones: a crash that drops this epoch finds it
+    /// intact.
+    ///
+    /// # Safety
+    /// `block` came from [`alloc`](Self::alloc) of this pool, is live, and nobody uses it after the transaction's locks are
+    /// released.
+    pub unsafe fn free(&self, block: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.thread.engine().heap.allocator().free(&mut self.thread.cache.borrow_mut(), self, block) };
+    }
+
+    /// Sets root `name` (1 to 40 bytes), or removes it.
+    ///
+    /// # Safety
+    /// Whoever reads the root later believes its pointer, tag and size: an object of that type lies there, in a live block, for as long as
+    /// the root names it. (The typed interface and the containers set theirs through safe functions.)
+    pub unsafe fn set_root(&self, name: &str, root: Option<Root>) -> Result<()> {
+        let heap = &self.thread.engine().heap;
+        if let Some(r) = root
+            && !heap.contains(r.ptr.as_ptr().addr() as u64)
+        {
+            return Err(Error::Usage(format!("root {name:?} would point outside the pool, to {:p}", r.ptr)));
+        }
+        if self.thread.undoable.get() {
+            self.thread.undo.borrow_mut().roots = true;
+        }
+        let mark = |address: usize, len: usize| self.mark(without_provenance(address), len);
+        heap.roots().set(self.epoch(), name, root, mark).map_err(Error::Usage)
+    }
+
+    /// Ends the transaction; it will be durable with its epoch, which is returned.
+    #[inline]
+    pub fn commit(mut self) -> u64 {
+        let epoch = self.epoch();
+        self.end(true);
+        epoch
+    }
+
+    /// Rolls everything back if the transaction was begun undoable; else poisons the pool, which stays at its last epoch.
+    pub fn abort(mut self) {
+        self.end(false);
+    }
+
+    #[inline]
+    fn end(&mut self, good: bool) {
+        self.ended = true;
+        if !good || self.thread.undoable.get() {
+            self.end_slow(good);
+        }
+        self.thread.slot().announcement.leave();
+        if self.thread.reserved.get() > 0 {
+            self.thread.engine().unreserve(self.thread.reserved.replace(0));
+        }
+    }
+
+    #[cold]
+    fn end_slow(&self, good: bool) {
+        let engine = self.thread.engine();
+        if !self.thread.undoable.replace(false) {
+            return engine.poison("a transaction was aborted half done; begin it undoable to roll back instead");
+        }
+        let undo = std::mem::take(&mut *self.thread.undo.borrow_mut());
+        let cache = &mut self.thread.cache.borrow_mut();
+        if good {
+            return engine.heap.allocator().commit(cache);
+        }
+        for (line, bytes) in &undo.lines {
+            let address = engine.heap.base().as_ptr().wrapping_add(*line as usize * LINE);
+            // SAFETY: a line this transaction marked, and nobody else writes meanwhile.
+            unsafe { address.cast::<[u8; LINE]>().write(*bytes) };
+        }
+        engine.heap.allocator().rollback(cache, self);
+        if undo.roots {
+            engine.heap.roots().reload(|a| engine.heap.contains(a));
+        }
+    }
+}
+
+#[cold]
+#[track_caller]
+fn outside(address: *const u8, len: usize, window: &Window) -> ! {
+    let end = window.base + window.len;
+    panic!("mark of {len} bytes at {address:p}: not in the pool's heap, which is {:#x}..{end:#x}", window.base);
+}
+
+impl Marker for Tx<'_> {
+    #[inline]
+    fn mark(&self, address: usize, len: usize) {
+        Tx::mark(self, without_provenance(address), len);
+    }
+
+    fn epoch(&self) -> u64 {
+        Tx::epoch(self)
+    }
+}
+
+impl Drop for Tx<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(!std::thread::panicking());
+        }
+    }
+}
