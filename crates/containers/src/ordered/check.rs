@@ -1,0 +1,109 @@
+//! Verifying a whole tree.
+
+use super::OrderedMap;
+use super::node::{CAPACITY, Inner, Leaf, Slot, Sought};
+use super::tree::{Tree, UNKNOWN};
+use crate::pair::Pair;
+use crate::{Error, Result};
+use std::sync::atomic::Ordering;
+use towa_epoch::typed::scope;
+
+impl OrderedMap {
+    /// Verifies the whole structure: order, fences, prefixes, counts, depth. O(n), alone in the map. Gives the number of items.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] says what and where.
+    pub fn check(&self) -> Result<u64> {
+        scope::check_write()?;
+        let _structure = self.0.structure.write();
+        // SAFETY: the structure lock is held alone.
+        let found = unsafe {
+            let top = &raw const (*self.0.header.as_ptr()).top;
+            self.0.check_node((*top).root, (*top).height, None, None)?
+        };
+        let known = self.0.len.load(Ordering::Relaxed);
+        if known != UNKNOWN && known != found {
+            return Err(Error::Damaged(format!("the map has {found} items, and was counted to have {known}")));
+        }
+        Ok(found)
+    }
+}
+
+impl Tree {
+    /// Number of items.
+    ///
+    /// # Safety
+    /// The structure lock is held alone.
+    pub unsafe fn count_all(&self) -> u64 {
+        unsafe fn count(node: *mut u8, height: u64) -> u64 {
+            // SAFETY: nobody else is in the tree; `height` says what the node is.
+            unsafe {
+                if height == 0 {
+                    return (*node.cast::<Leaf>()).count;
+                }
+                Inner::children(node.cast()).iter().map(|child| count(*child, height - 1)).sum()
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { count((*self.header.as_ptr()).top.root, (*self.header.as_ptr()).top.height) }
+    }
+
+    /// # Safety
+    /// The structure lock is held alone. Pointers are checked before they are followed.
+    unsafe fn check_node(&self, node: *mut u8, height: u64, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<u64> {
+        self.check_pointer(node, "node")?;
+        // SAFETY: in the heap, and what `height` says unless the tree is damaged.
+        unsafe {
+            if height == 0 {
+                let leaf = node.cast::<Leaf>();
+                self.check_slots(node, (*leaf).count, || Leaf::slots(leaf), from, to)?;
+                return Ok((*leaf).count);
+            }
+            let inner = node.cast::<Inner>();
+            self.check_slots(node, (*inner).count, || Inner::slots(inner), from, to)?;
+            let fences: Vec<&[u8]> = Inner::slots(inner).iter().map(|slot| Pair::key(slot.pair)).collect();
+            let mut sum = 0;
+            for (i, child) in Inner::children(inner).iter().enumerate() {
+                let from = i.checked_sub(1).map(|i| fences[i]).or(from);
+                sum += self.check_node(*child, height - 1, from, fences.get(i).copied().or(to))?;
+            }
+            Ok(sum)
+        }
+    }
+
+    fn check_slots<'s>(
+        &self,
+        node: *mut u8,
+        count: u64,
+        slots: impl FnOnce() -> &'s [Slot],
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<()> {
+        if count as usize > CAPACITY {
+            return Err(Error::Damaged(format!("node {node:p} says it has {count} entries of {CAPACITY}")));
+        }
+        let mut before: Option<&[u8]> = None;
+        for slot in slots() {
+            self.check_pointer(slot.pair.cast(), "entry")?;
+            // SAFETY: in the heap, and a pair unless the tree is damaged.
+            let key = unsafe { Pair::key(slot.pair) };
+            let in_order = before.is_none_or(|before| before < key);
+            if !in_order || from.is_some_and(|from| key < from) || to.is_some_and(|to| key >= to) {
+                return Err(Error::Damaged(format!("a key of node {node:p} is out of order or outside the node's fences")));
+            }
+            if slot.prefix != Sought::new(key).prefix {
+                return Err(Error::Damaged(format!("a prefix of node {node:p} is not its key's")));
+            }
+            before = Some(key);
+        }
+        Ok(())
+    }
+
+    fn check_pointer(&self, at: *mut u8, what: &str) -> Result<()> {
+        let (base, len) = self.pool.heap_range();
+        if (base..base + len as usize).contains(&at.addr()) {
+            return Ok(());
+        }
+        Err(Error::Damaged(format!("the tree leads to {what} {at:p}, outside the heap")))
+    }
+}
