@@ -1,0 +1,194 @@
+//! One connection's dialogue.
+
+use super::{NO_MEMORY, failure, line, text};
+use crate::counters::Counter;
+use crate::protocol::{self, Request, Step, parse};
+use crate::server::Shared;
+use crate::store::{Store, Worker};
+
+/// Output at which a session lets the network drain it before it goes on.
+pub const OUTPUT_HIGH: usize = 256 * 1024;
+/// First byte of memcached's binary protocol, which is not offered.
+const BINARY_MAGIC: u8 = 0x80;
+
+/// Why a session stopped taking input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It needs at least this many bytes more.
+    More(usize),
+    /// Enough output for now; call again with the rest when it is sent.
+    Full,
+    /// A client waits until this epoch is durable; then [`Session::resume`].
+    Parked(u64),
+    /// Send what there is, then close.
+    Close,
+}
+
+/// A retrieval of many keys, interrupted because its output was enough for now.
+#[derive(Clone, Copy, Debug)]
+struct Retrieval {
+    /// Bytes of its line.
+    used: usize,
+    /// Where in the input its remaining keys are.
+    keys: (usize, usize),
+    with_cas: bool,
+    expires: Option<u32>,
+}
+
+/// One connection's state between batches of input.
+#[derive(Debug, Default)]
+pub struct Session {
+    started: bool,
+    /// Bytes of an unwanted value still to come.
+    swallow: u64,
+    retrieval: Option<Retrieval>,
+    /// Newest epoch this connection wrote in.
+    written: u64,
+}
+
+impl Session {
+    /// Takes `input`, appends replies to `out`. Gives how many bytes of the input are done with, and why it stopped; the rest comes
+    /// again, with more behind it, at the next call.
+    pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
+        worker.written = self.written;
+        let mut done = 0;
+        let progress = loop {
+            if out.len() >= OUTPUT_HIGH {
+                break Progress::Full;
+            }
+            if self.swallow > 0 {
+                let skipped = self.swallow.min((input.len() - done) as u64);
+                self.swallow -= skipped;
+                done += skipped as usize;
+                if self.swallow > 0 {
+                    break Progress::More(1);
+                }
+            }
+            let rest = &input[done..];
+            if let Some(retrieval) = self.retrieval {
+                done += self.go_on(shared, worker, rest, retrieval, out);
+                continue;
+            }
+            match (rest.first(), self.started) {
+                (None, _) => break Progress::More(1),
+                (Some(&BINARY_MAGIC), false) => {
+                    line(out, b"ERROR");
+                    break Progress::Close;
+                }
+                _ => self.started = true,
+            }
+            match parse(rest, &shared.limits) {
+                Step::Incomplete(need) => break Progress::More(need),
+                Step::Close => break Progress::Close,
+                Step::Reply { used, swallow, line: reply, quiet } => {
+                    if !quiet {
+                        line(out, reply);
+                    }
+                    self.swallow = swallow;
+                    done += used;
+                }
+                Step::Request { used, request: Request::Get { keys, with_cas, touch } } => {
+                    let keys = match keys.is_empty() {
+                        true => (0, 0),
+                        false => {
+                            let start = keys.as_ptr() as usize - rest.as_ptr() as usize;
+                            (start, start + keys.len())
+                        }
+                    };
+                    let expires = touch.map(|given| shared.clock.expiry(given, worker.now));
+                    done += self.go_on(shared, worker, rest, Retrieval { used, keys, with_cas, expires }, out);
+                }
+                Step::Request { used, request } => {
+                    done += used;
+                    if let Some(progress) = self.execute(shared, worker, request, out) {
+                        break progress;
+                    }
+                }
+            }
+        };
+        self.written = worker.written;
+        (done, progress)
+    }
+
+    /// Serves keys until the line is done or the output enough. Gives the bytes done with: none before the line is.
+    fn go_on(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], mut retrieval: Retrieval, out: &mut Vec<u8>) -> usize {
+        let (start, end) = retrieval.keys;
+        for key in protocol::keys(&input[start..end]) {
+            if out.len() >= OUTPUT_HIGH {
+                retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
+                self.retrieval = Some(retrieval);
+                return 0;
+            }
+            if let Err(why) = text::get(&shared.store, worker, key, retrieval.with_cas, retrieval.expires, out) {
+                self.retrieval = None;
+                failure(out, &why, NO_MEMORY);
+                return retrieval.used;
+            }
+        }
+        self.retrieval = None;
+        line(out, b"END");
+        retrieval.used
+    }
+
+    /// Carries out a request. `Some` when the session has to pause or end.
+    fn execute(&mut self, shared: &Shared, worker: &mut Worker, request: Request<'_>, out: &mut Vec<u8>) -> Option<Progress> {
+        match request {
+            Request::TooLarge { swallow, .. } => {
+                self.swallow = swallow;
+                text::too_large(shared, worker, &request, out);
+            }
+            Request::Quit => return Some(Progress::Close),
+            Request::Shutdown { .. } if !shared.config.shutdown_command => line(out, b"ERROR: shutdown not enabled"),
+            Request::Shutdown { invalid: true } => line(out, b"CLIENT_ERROR invalid shutdown mode"),
+            Request::Shutdown { invalid: false } => {
+                shared.shutdown.trigger();
+                return Some(Progress::Close);
+            }
+            Request::Durable { now } => return self.durable(&shared.store, worker, now, out),
+            other => text::execute(shared, worker, other, out),
+        }
+        None
+    }
+
+    /// `durable`: answers at once if it can, else parks the connection.
+    fn durable(&mut self, store: &Store, worker: &mut Worker, now: bool, out: &mut Vec<u8>) -> Option<Progress> {
+        worker.counters.inc(Counter::Barriers);
+        let pool = store.pool();
+        if pool.mode() == towa_epoch::Mode::Volatile {
+            line(out, b"SERVER_ERROR not durable: the server runs without a pool (--volatile); nothing will survive it");
+            return None;
+        }
+        if pool.durable_epoch() >= worker.written {
+            acknowledge(store, out);
+            return None;
+        }
+        if now {
+            pool.request_checkpoint();
+        }
+        Some(Progress::Parked(worker.written))
+    }
+
+    /// Ends a wait for durability: with what the pool says, or with the reason why it will never be.
+    pub fn resume(&mut self, shared: &Shared, failed: Option<&str>, out: &mut Vec<u8>) {
+        match failed {
+            None => acknowledge(&shared.store, out),
+            Some(why) => failure(out, &crate::store::Failure::Engine(format!("not durable: {why}")), NO_MEMORY),
+        }
+    }
+
+    /// Whether it is skipping an unwanted value.
+    pub fn is_swallowing(&self) -> bool {
+        self.swallow > 0
+    }
+
+    /// Whether a request has begun to arrive that is not complete, given the bytes left over.
+    pub fn is_mid_request(&self, left_over: usize) -> bool {
+        left_over > 0 || self.swallow > 0
+    }
+}
+
+fn acknowledge(store: &Store, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"DURABLE ");
+    crate::protocol::number::push_u64(out, store.pool().durable_epoch());
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,100 @@
+//! What a server is told: memcached's options, and where its pool is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// Options of a server. `Config::default()` is memcached's defaults on the loopback address.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `-l`: addresses or host names to listen on, each with an optional `:port`.
+    pub listen: Vec<String>,
+    /// `-p`: TCP port; 0 picks a free one.
+    pub port: u16,
+    /// `-s`: listen on this Unix socket instead of TCP.
+    pub unix_socket: Option<PathBuf>,
+    /// `-a`: permissions of the Unix socket.
+    pub unix_socket_mode: u32,
+    /// `-b`: connections that may wait to be accepted.
+    pub backlog: i32,
+    /// `-t`: worker threads.
+    pub threads: usize,
+    /// `-c`: most connections at a time.
+    pub max_connections: usize,
+    /// With all connections in use: refuse more with an error message, as memcached 1.6 does; else let them wait in the backlog
+    /// (`-o no_maxconns_fast`).
+    pub reject_when_full: bool,
+    /// `-m`: bytes of items before eviction begins; `None`: seven eighths of the heap.
+    pub memory_limit: Option<u64>,
+    /// Evict when full; `-M` says no.
+    pub evict: bool,
+    /// `-I`: largest item in bytes.
+    pub item_size_max: u64,
+    /// Close connections that send no request for this long (`-o idle_timeout`); `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// Close connections that begin a request and do not end it for this long and a second per 4 KiB, or do not take their answers
+    /// for this long; `None`: never.
+    pub request_timeout: Option<Duration>,
+    /// `-A`: the `shutdown` command works.
+    pub shutdown_command: bool,
+    /// `flush_all` works; `-F` says no.
+    pub flush_enabled: bool,
+    /// Tests only: `debugtime` moves the clock.
+    pub debug_commands: bool,
+    /// `-v`: what `stats settings` and `verbosity` speak of.
+    pub verbosity: u32,
+    /// How long a stopping server waits for clients that wait for durability or have not taken their answers.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec!["127.0.0.1".into()],
+            port: 11211,
+            unix_socket: None,
+            unix_socket_mode: 0o700,
+            backlog: 1024,
+            threads: 4,
+            max_connections: 1024,
+            reject_when_full: true,
+            memory_limit: None,
+            evict: true,
+            item_size_max: 1 << 20,
+            idle_timeout: None,
+            request_timeout: Some(Duration::from_secs(60)),
+            shutdown_command: false,
+            flush_enabled: true,
+            debug_commands: false,
+            verbosity: 0,
+            drain_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Config {
+    /// Refuses what makes no sense.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |why: &str| Err(Error::Config(why.into()));
+        if self.threads == 0 || self.threads > 256 {
+            return refuse("the number of threads (-t) must be between 1 and 256");
+        }
+        if self.max_connections == 0 {
+            return refuse("the number of connections (-c) must be at least 1");
+        }
+        if !(1024..=1 << 30).contains(&self.item_size_max) {
+            return refuse("the item size limit (-I) must be between 1k and 1g");
+        }
+        if self.unix_socket.is_none() && self.listen.is_empty() {
+            return refuse("nothing to listen on: give an address (-l) or a Unix socket (-s)");
+        }
+        Ok(())
+    }
+
+    /// The limit of items' bytes in a heap of `heap_len`.
+    pub(crate) fn limit_in(&self, heap_len: u64) -> u64 {
+        let most = heap_len - heap_len / 8;
+        self.memory_limit.map_or(most, |limit| limit.min(most))
+    }
+}

@@ -1,0 +1,44 @@
+//! `towa serve`: a pool and a server on it, from start to clean end.
+
+use std::path::PathBuf;
+
+use towa_epoch::{Options, Pool};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::server::{Handle, Server};
+
+/// What the server keeps its items in.
+#[derive(Clone, Debug)]
+pub enum PoolChoice {
+    /// The pool in this directory, created where there is none.
+    Directory(PathBuf),
+    /// Memory that ends with the process.
+    Volatile,
+}
+
+/// Bytes of heap for `limit` bytes of items: these, the table, counters, and what size classes waste.
+pub fn heap_for(limit: u64) -> u64 {
+    limit + limit / 4 + (64 << 20)
+}
+
+/// Opens the pool, serves until somebody asks for the end, and closes the pool with a last checkpoint.
+///
+/// A new pool is made as `options` say, but its heap is made large enough for `-m`. `started` is called once the server answers; what it is
+/// given can [end](Handle::stopper) the server, from a signal's thread for instance.
+pub fn run(config: Config, pool: &PoolChoice, options: &Options, started: impl FnOnce(&Handle)) -> Result<()> {
+    config.check()?;
+    let mut options = options.clone();
+    if let Some(limit) = config.memory_limit {
+        options.heap_len = options.heap_len.max(heap_for(limit));
+    }
+    let pool = match pool {
+        PoolChoice::Directory(path) => Pool::open_or_create(path, &options)?,
+        PoolChoice::Volatile => Pool::volatile(&options)?,
+    };
+    let handle = Server::start(config, &pool)?;
+    started(&handle);
+    handle.join()?;
+    pool.close()?;
+    Ok(())
+}

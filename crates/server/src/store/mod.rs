@@ -1,0 +1,473 @@
+//! The store: memcached's items in a pool's heap, through `towa_epoch`'s public interface alone.
+//!
+//! ```text
+//!   pool root "serve" ──► Root: seed │ shape │ cas limit │ flush marker │ levels ──► segments ──► lines ──► items
+//!                               1024 x { items, bytes, expiring }   one 64-byte line per stripe
+//! ```
+//!
+//! What must always hold:
+//! - **Locks enclose transactions**: a stripe is locked, then the transaction begins; it ends before the unlock. Hence an epoch
+//!   never holds an effect without its cause.
+//! - **Concurrent transactions never write one line**: an item, its bucket line and its stripe's counters are written under the
+//!   stripe's lock; shape, levels and cas limit by the upkeep thread alone; the flush marker with all stripes locked.
+//! - Nobody waits for a second stripe while holding one, except `flush`, which takes all of them in order.
+//! - Inside a transaction whatever can fail comes first, so a failed request changes nothing.
+//!
+//! The counters are durable and exact, so opening needs no scan: it reads the root, 1024 lines of counters and the list of
+//! segments, whatever the number of items.
+
+mod growth;
+pub mod item;
+mod room;
+mod root;
+pub mod table;
+mod upkeep;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use towa_epoch::{Mode, Pool, Thread, Tx};
+
+use crate::counters::Counters;
+use crate::error::Result;
+use item::{Content, Item};
+use root::Roots;
+use table::{Found, STRIPES, Table};
+pub use upkeep::Upkeep;
+
+/// Bytes that a transaction may write beside an item: links, counters, a split line's items.
+const SMALL_WRITES: usize = 4096;
+
+/// Why one operation failed; nothing was changed.
+#[derive(Debug)]
+pub enum Failure {
+    /// No room, and nothing could be evicted.
+    NoMemory,
+    /// The engine refused: the pool is poisoned, its log is full for good, or the CAS ids ran out of reserve.
+    Engine(String),
+}
+
+impl From<towa_epoch::Error> for Failure {
+    fn from(error: towa_epoch::Error) -> Self {
+        match error {
+            towa_epoch::Error::OutOfSpace { .. } => Failure::NoMemory,
+            other => Failure::Engine(other.to_string()),
+        }
+    }
+}
+
+/// What a thread carries along when it works on the store.
+pub struct Worker {
+    /// Its registration with the pool.
+    pub thread: Thread,
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// Seconds since 1970, renewed once per batch of requests.
+    pub now: u32,
+    /// The newest epoch that the current connection wrote in; what `durable` waits for.
+    pub written: u64,
+    /// Bytes that may be stored before usage is added up again.
+    headroom: i64,
+    /// Pseudo-random state for eviction samples.
+    random: u64,
+}
+
+impl Worker {
+    /// A worker of `pool`.
+    pub fn new(pool: &Pool, counters: Arc<Counters>) -> Result<Worker> {
+        let random = std::ptr::from_ref(&*counters) as u64 | 1;
+        Ok(Worker { thread: pool.register()?, counters, now: 0, written: 0, headroom: 0, random })
+    }
+
+    /// Starts a transaction; the stripe's lock is held already. May wait for log space.
+    pub fn begin(&mut self) -> std::result::Result<Tx<'_>, Failure> {
+        self.begin_for(0)
+    }
+
+    /// Starts a transaction that stores an item of `size` bytes.
+    pub fn begin_for(&mut self, size: usize) -> std::result::Result<Tx<'_>, Failure> {
+        match self.thread.begin_reserving(size + SMALL_WRITES) {
+            Ok(tx) => {
+                self.written = self.written.max(tx.epoch());
+                Ok(tx)
+            }
+            // Full log or failed pool: evicting would not help.
+            Err(error) => Err(Failure::Engine(error.to_string())),
+        }
+    }
+
+    fn random(&mut self) -> u64 {
+        // xorshift64*: good enough to pick victims.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+/// Whether an item may still be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Yes.
+    Live,
+    /// Its time is over.
+    Expired,
+    /// A flush came after it.
+    Flushed,
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Lock(Mutex<()>);
+
+/// Items and bytes of some stripes, in DRAM, to be added up often.
+#[repr(align(64))]
+#[derive(Default)]
+struct Usage {
+    items: AtomicI64,
+    bytes: AtomicI64,
+    expiring: AtomicI64,
+}
+
+const USAGE_CELLS: usize = 16;
+
+/// The store. Shared by all threads of a server.
+pub struct Store {
+    pool: Pool,
+    roots: Roots,
+    locks: Box<[Lock]>,
+    table: Table,
+    seed: u64,
+    usage: [Usage; USAGE_CELLS],
+    next_cas: AtomicU64,
+    /// Ids below this may be given out: a later process starts at or above it.
+    cas_limit: AtomicU64,
+    /// Items with a smaller CAS id are flushed. Mirrors the root.
+    oldest_cas: AtomicU64,
+    /// When the next flush is due, or 0. Mirrors the root.
+    flush_at: AtomicU32,
+    /// `-m` in bytes.
+    limit: AtomicU64,
+    /// Evict when full; else refuse (`-M`).
+    evict: bool,
+    /// Upkeep is wanted: the table is too small, or a crawl was asked for.
+    wake: upkeep::Wake,
+    crawl: AtomicBool,
+    crawler_enabled: AtomicBool,
+}
+
+impl Store {
+    /// Opens the store in `pool`, or creates it. Returns when no CAS id of an earlier process can come again.
+    pub fn open(pool: &Pool, limit: u64, evict: bool, now: u32) -> Result<Store> {
+        let mut thread = pool.register()?;
+        let roots = Roots::open_or_create(pool, &mut thread)?;
+        let (cas_first, _) = roots.reserve_cas(&mut thread)?;
+        if pool.mode() != Mode::Volatile {
+            pool.sync()?;
+        }
+        let store = Store {
+            table: Table::new(roots.shape()),
+            seed: roots.seed(),
+            next_cas: AtomicU64::new(cas_first),
+            cas_limit: AtomicU64::new(roots.cas_limit()),
+            oldest_cas: AtomicU64::new(roots.oldest_cas()),
+            flush_at: AtomicU32::new(roots.flush_at()),
+            usage: Default::default(),
+            locks: (0..STRIPES).map(|_| Lock::default()).collect(),
+            limit: AtomicU64::new(limit),
+            evict,
+            wake: upkeep::Wake::default(),
+            crawl: AtomicBool::new(false),
+            crawler_enabled: AtomicBool::new(true),
+            pool: pool.clone(),
+            roots,
+        };
+        store.roots.publish_segments(&store.table);
+        for stripe in 0..STRIPES {
+            let (items, bytes, expiring) = store.roots.stripe(stripe);
+            store.count(stripe as u64, items as i64, bytes as i64, expiring as i64);
+        }
+        if store.flush_due(now) {
+            store.flush_with(&mut thread, None).map_err(engine_error)?;
+        }
+        Ok(store)
+    }
+
+    /// The pool underneath.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Hash of a key; seeded, so that nobody can aim at one bucket.
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        xxhash_rust::xxh3::xxh3_64_with_seed(key, self.seed)
+    }
+
+    /// Locks the stripe of `hash`. Before any transaction.
+    pub fn lock(&self, hash: u64) -> Locked<'_> {
+        let guard = self.locks[stripe_of(hash)].0.lock();
+        Locked { store: self, hash, shape: self.table.shape(), _guard: guard }
+    }
+
+    fn try_lock(&self, hash: u64) -> Option<Locked<'_>> {
+        let guard = self.locks[stripe_of(hash)].0.try_lock()?;
+        Some(Locked { store: self, hash, shape: self.table.shape(), _guard: guard })
+    }
+
+    /// A CAS id that no item ever had. Taken under the stripe's lock.
+    pub fn new_cas(&self) -> std::result::Result<u64, Failure> {
+        let cas = self.next_cas.fetch_add(1, Ordering::Relaxed);
+        if cas < self.cas_limit.load(Ordering::Relaxed) {
+            return Ok(cas);
+        }
+        // Thousands of millions of ids are in reserve and the upkeep thread adds to them at half; only a pool that no longer
+        // becomes durable gets here.
+        self.wake.now();
+        Err(Failure::Engine("no CAS ids left: the pool does not become durable any more".into()))
+    }
+
+    /// Whether `item` may be seen.
+    pub fn life(&self, item: &Item, now: u32) -> Life {
+        if item.cas() < self.oldest_cas.load(Ordering::Relaxed) {
+            Life::Flushed
+        } else if item.expires() != 0 && item.expires() <= now {
+            Life::Expired
+        } else {
+            Life::Live
+        }
+    }
+
+    /// Items, flushed and expired ones that nobody noticed yet among them.
+    pub fn items(&self) -> u64 {
+        self.usage.iter().map(|cell| cell.items.load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+    }
+
+    /// Bytes of their blocks.
+    pub fn bytes(&self) -> u64 {
+        self.usage.iter().map(|cell| cell.bytes.load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+    }
+
+    /// Items that will expire.
+    fn expiring(&self) -> i64 {
+        self.usage.iter().map(|cell| cell.expiring.load(Ordering::Relaxed)).sum()
+    }
+
+    /// `-m` in bytes.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes `-m`.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Lines of the table, and whether it is growing.
+    pub fn shape(&self) -> table::Shape {
+        self.table.shape()
+    }
+
+    /// Asks for a crawl now.
+    pub fn crawl(&self) {
+        self.crawl.store(true, Ordering::Relaxed);
+        self.wake.now();
+    }
+
+    /// Lets the crawler run, or stops it.
+    pub fn enable_crawler(&self, on: bool) {
+        self.crawler_enabled.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the crawler may run.
+    pub fn crawler_enabled(&self) -> bool {
+        self.crawler_enabled.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, hash: u64, items: i64, bytes: i64, expiring: i64) {
+        let cell = &self.usage[hash as usize % USAGE_CELLS];
+        for (sum, by) in [(&cell.items, items), (&cell.bytes, bytes), (&cell.expiring, expiring)] {
+            if by != 0 {
+                sum.fetch_add(by, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn flush_due(&self, now: u32) -> bool {
+        let at = self.flush_at.load(Ordering::Relaxed);
+        at != 0 && at <= now
+    }
+
+    /// Carries out a flush whose time has come; called once per batch of requests, before any of them.
+    pub fn tick(&self, worker: &mut Worker) -> std::result::Result<(), Failure> {
+        if self.flush_due(worker.now) { self.flush(worker, None) } else { Ok(()) }
+    }
+
+    /// Flushes all items now, or those there will be at `at`. Takes all locks, so that nothing happens at the same time: each
+    /// operation is before the flush in every epoch or after it in every epoch.
+    pub fn flush(&self, worker: &mut Worker, at: Option<u32>) -> std::result::Result<(), Failure> {
+        let epoch = self.flush_with(&mut worker.thread, at)?;
+        worker.written = worker.written.max(epoch);
+        Ok(())
+    }
+
+    fn flush_with(&self, thread: &mut Thread, at: Option<u32>) -> std::result::Result<u64, Failure> {
+        let _guards: Vec<MutexGuard<'_, ()>> = self.locks.iter().map(|lock| lock.0.lock()).collect();
+        let oldest = match at {
+            Some(_) => self.oldest_cas.load(Ordering::Relaxed),
+            None => self.new_cas()?,
+        };
+        let tx = thread.begin().map_err(|error| Failure::Engine(error.to_string()))?;
+        let epoch = tx.epoch();
+        // SAFETY: all stripes are locked, and the marker is written here alone.
+        unsafe { self.roots.put_flush(&tx, oldest, at.unwrap_or(0)) };
+        tx.commit();
+        self.oldest_cas.store(oldest, Ordering::Relaxed);
+        self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
+        Ok(epoch)
+    }
+}
+
+fn engine_error(failure: Failure) -> crate::error::Error {
+    crate::error::Error::Config(match failure {
+        Failure::NoMemory => "the pool is full".into(),
+        Failure::Engine(why) => why,
+    })
+}
+
+fn stripe_of(hash: u64) -> usize {
+    hash as usize & (STRIPES - 1)
+}
+
+// SAFETY: the raw pointers inside are addresses in the pool's heap, which lives as long as the `Pool` held beside them; every
+// access through them follows the locking rules above.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+/// A locked stripe, and the hash for which it was locked.
+pub struct Locked<'s> {
+    store: &'s Store,
+    hash: u64,
+    /// The table's shape when the lock was taken, before any transaction: see [`Table::shape`].
+    shape: table::Shape,
+    _guard: MutexGuard<'s, ()>,
+}
+
+impl Locked<'_> {
+    /// Turns to another hash of the same stripe.
+    fn aim(&mut self, hash: u64) {
+        assert_eq!(stripe_of(hash), stripe_of(self.hash), "a lock covers its own stripe only");
+        self.hash = hash;
+    }
+
+    /// Splits the lower line of this hash, if that is still to be done.
+    fn split(&self, tx: &Tx<'_>) -> bool {
+        // SAFETY: the stripe is locked and encloses `tx`.
+        unsafe { self.store.table.split(tx, self.shape, self.hash) }
+    }
+
+    /// Finds `key`, live or not.
+    pub fn find(&self, key: &[u8]) -> Option<Found> {
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.find(self.shape, self.hash, key) }
+    }
+
+    /// Calls `each`, which changes nothing, with all items of line `index` of this stripe, until it says `false`.
+    fn for_each(&self, index: u64, each: impl FnMut(Item) -> bool) {
+        assert_eq!(stripe_of(index), stripe_of(self.hash), "a lock covers its own stripe only");
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.for_each(self.shape, index, each) }
+    }
+
+    fn find_at(&self, address: u64) -> Option<Found> {
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.find_at(self.shape, self.hash, address) }
+    }
+
+    /// Links a new item. Fails, before anything is changed, when the heap is full.
+    pub fn insert(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let item = self.create(tx, content)?;
+        self.split(tx);
+        let table = &self.store.table;
+        // SAFETY: the stripe is locked and encloses `tx`; the new item is still ours alone.
+        unsafe {
+            let head = table.chain(self.shape, self.hash);
+            *item.next_slot() = *head;
+            table::link(tx, head, item.address());
+        }
+        self.account(tx, 1, item.room() as i64, i64::from(content.expires != 0));
+        Ok(item)
+    }
+
+    /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed.
+    pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let old = found.item;
+        let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
+        if content.value.1.is_empty() && old.can_hold(content.size()) {
+            // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
+            unsafe { old.overwrite(tx, content) };
+            self.account(tx, 0, 0, expiring);
+            return Ok(old);
+        }
+        let new = self.create(tx, content)?;
+        let grown = new.room() as i64 - old.room() as i64;
+        // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
+        unsafe {
+            *new.next_slot() = old.next();
+            table::link(tx, found.slot, new.address());
+            tx.free(old.block());
+        }
+        self.account(tx, 0, grown, expiring);
+        Ok(new)
+    }
+
+    fn create(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let block = tx.alloc(content.size())?;
+        // SAFETY: the block is ours, marked by the allocator, and long enough.
+        unsafe {
+            let room = self.store.pool.block_size(block);
+            Ok(Item::create(block, room, content))
+        }
+    }
+
+    /// Removes an item.
+    pub fn remove(&self, tx: &Tx<'_>, found: Found) {
+        let item = found.item;
+        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
+        unsafe {
+            table::link(tx, found.slot, item.next());
+            tx.free(item.block());
+        }
+    }
+
+    /// Changes an item's expiry time, bits and CAS id.
+    pub fn put_state(&self, tx: &Tx<'_>, item: Item, expires: u32, bits: u8, cas: u64) {
+        self.account(tx, 0, 0, i64::from(expires != 0) - i64::from(item.expires() != 0));
+        // SAFETY: the stripe is locked and encloses `tx`.
+        unsafe { item.put_state(tx, expires, bits, cas) };
+    }
+
+    /// Overwrites a counter's digits.
+    pub fn put_number(&self, tx: &Tx<'_>, item: Item, digits: &[u8], cas: u64) {
+        // SAFETY: the stripe is locked and encloses `tx`; the caller compared the lengths.
+        unsafe { item.put_number(tx, digits, cas) };
+    }
+
+    fn account(&self, tx: &Tx<'_>, items: i64, bytes: i64, expiring: i64) {
+        if items == 0 && bytes == 0 && expiring == 0 {
+            return;
+        }
+        let stripe = stripe_of(self.hash);
+        // SAFETY: the stripe is locked and encloses `tx`.
+        let in_stripe = unsafe { self.store.roots.add_to_stripe(tx, stripe, items, bytes, expiring) };
+        self.store.count(self.hash, items, bytes, expiring);
+        if items > 0 && in_stripe > self.shape.lines() / STRIPES as u64 * table::BUCKETS as u64 {
+            self.store.wake.now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

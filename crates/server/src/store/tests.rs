@@ -1,0 +1,241 @@
+//! The store without a protocol around it.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use towa_epoch::{Options, Root};
+
+use super::*;
+use crate::clock::Clock;
+use crate::error::Error;
+
+fn pool() -> Pool {
+    Pool::volatile(&Options { heap_len: 32 << 20, ..Options::default() }).unwrap()
+}
+
+fn durable(dir: &std::path::Path) -> Pool {
+    Pool::open_or_create(dir, &Options { heap_len: 32 << 20, manual: true, ..Options::default() }).unwrap()
+}
+
+fn worker(pool: &Pool) -> Worker {
+    let mut worker = Worker::new(pool, Arc::default()).unwrap();
+    worker.now = 1000;
+    worker
+}
+
+fn put(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> u64 {
+    let hash = store.hash(key);
+    let stripe = store.lock(hash);
+    let found = stripe.find(key);
+    let cas = store.new_cas().unwrap();
+    let content = Content { key, hash, value: (b"value\r\n", &[]), flags: 0, expires, bits: 0, cas, now: worker.now };
+    let tx = worker.begin().unwrap();
+    match found {
+        Some(found) => stripe.replace(&tx, found, &content).unwrap(),
+        None => stripe.insert(&tx, &content).unwrap(),
+    };
+    tx.commit();
+    cas
+}
+
+fn remove(store: &Store, worker: &mut Worker, key: &[u8]) {
+    let stripe = store.lock(store.hash(key));
+    let found = stripe.find(key).unwrap();
+    let tx = worker.begin().unwrap();
+    stripe.remove(&tx, found);
+    tx.commit();
+}
+
+#[test]
+fn a_root_of_another_program_is_refused_and_left_alone() {
+    let pool = pool();
+    let mut thread = pool.register().unwrap();
+    let tx = thread.begin().unwrap();
+    let ptr = tx.alloc(64).unwrap();
+    let theirs = Root { ptr, type_tag: 7, size: 64 };
+    // SAFETY: a live block of that size; nobody reads it by its tag.
+    unsafe { tx.set_root(root::NAME, Some(theirs)) }.unwrap();
+    tx.commit();
+    assert!(matches!(Store::open(&pool, 1 << 20, true, 0), Err(Error::Foreign { .. })));
+    assert_eq!(pool.root(root::NAME).unwrap().type_tag, 7);
+}
+
+#[test]
+fn counters_follow_what_is_stored() {
+    let pool = pool();
+    let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for i in 0..1000u32 {
+        put(&store, &mut worker, &i.to_le_bytes(), i % 2 * 5000);
+    }
+    assert_eq!((store.items(), store.expiring()), (1000, 500));
+    let bytes = store.bytes();
+    for i in 0..1000u32 {
+        put(&store, &mut worker, &i.to_le_bytes(), 0);
+    }
+    assert_eq!((store.items(), store.bytes(), store.expiring()), (1000, bytes, 0));
+    for i in 0..1000u32 {
+        remove(&store, &mut worker, &i.to_le_bytes());
+    }
+    assert_eq!((store.items(), store.bytes(), store.expiring()), (0, 0, 0));
+}
+
+/// No CAS id comes twice, even when the process ended without a word and its last epochs were lost.
+#[test]
+fn cas_ids_never_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut seen = HashSet::new();
+    for _ in 0..4 {
+        let pool = durable(dir.path());
+        let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+        let mut worker = worker(&pool);
+        for i in 0..100u32 {
+            assert!(seen.insert(put(&store, &mut worker, &i.to_le_bytes(), 0)), "an id came again");
+        }
+        // Poisoned, so that nothing since the opening becomes durable: as after a crash.
+        drop((store, worker));
+        pool.register().unwrap().begin().unwrap().abort();
+    }
+}
+
+#[test]
+fn more_cas_ids_are_reserved_before_they_run_out() {
+    let pool = pool();
+    let store = Arc::new(Store::open(&pool, 16 << 20, true, 0).unwrap());
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let limit = store.cas_limit.load(Ordering::Relaxed);
+    store.next_cas.store(limit - 2, Ordering::Relaxed);
+    let mut ids = HashSet::new();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while ids.len() < 100 {
+        match store.new_cas() {
+            Ok(id) => assert!(ids.insert(id)),
+            // Out of reserve for a moment: refused, never reused.
+            Err(Failure::Engine(why)) => assert!(why.contains("CAS ids"), "{why}"),
+            Err(other) => panic!("{other:?}"),
+        }
+        assert!(Instant::now() < deadline, "no more ids came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    upkeep.stop();
+}
+
+#[test]
+fn stripes_keep_threads_apart_while_the_table_doubles() {
+    let pool = pool();
+    let store = Arc::new(Store::open(&pool, 24 << 20, true, 0).unwrap());
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let (threads, each) = (4u32, 15_000u32);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (store, pool) = (&store, &pool);
+            scope.spawn(move || {
+                let mut worker = worker(pool);
+                for i in 0..each {
+                    put(store, &mut worker, format!("{thread}-{i}").as_bytes(), 0);
+                    if i % 3 == 0 {
+                        remove(store, &mut worker, format!("{thread}-{i}").as_bytes());
+                    }
+                }
+            });
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while store.shape().bits == table::BITS_MIN || store.shape().splitting {
+        assert!(Instant::now() < deadline, "the table does not grow: {:?}", store.shape());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    upkeep.stop();
+    assert_eq!(store.items(), u64::from(threads * each / 3 * 2));
+    let mut visited = HashSet::new();
+    store.visit(1000, |item| visited.insert(item.key().to_vec()));
+    assert_eq!(visited.len() as u64, store.items());
+    for thread in 0..threads {
+        for i in 0..each {
+            let key = format!("{thread}-{i}");
+            let found = store.lock(store.hash(key.as_bytes())).find(key.as_bytes()).is_some();
+            assert_eq!(found, i % 3 != 0, "{key}");
+        }
+    }
+}
+
+fn copy_pool(from: &std::path::Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
+    }
+    to
+}
+
+/// Every item hangs where it is found, and the counters agree: with `expected` numbers stored.
+fn check(store: &Store, expected: u32) {
+    let mut visited = 0;
+    store.visit(1000, |_| {
+        visited += 1;
+        true
+    });
+    assert_eq!((visited, store.items()), (expected, u64::from(expected)));
+    for i in 0..expected {
+        let key = i.to_le_bytes();
+        assert!(store.lock(store.hash(&key)).find(&key).is_some(), "{i} of {expected} is lost");
+    }
+}
+
+/// A doubling that stops at any point - segments half provided, lines half split, with stores in between - opens whole and is
+/// carried to its end by the next process.
+#[test]
+fn a_crash_amid_a_doubling_is_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = durable(dir.path());
+    let store = Store::open(&pool, 24 << 20, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let mut thread = pool.register().unwrap();
+    let mut stored = 0u32;
+    let mut store_some = |worker: &mut Worker, count: u32| {
+        for _ in 0..count {
+            put(&store, worker, &stored.to_le_bytes(), 0);
+            stored += 1;
+        }
+        stored
+    };
+    let mut copies = Vec::new();
+    store_some(&mut worker, 20_000);
+    let level = store.shape().bits + 1 - table::BITS_MIN;
+    store.roots.provide_segment(&mut thread, &store.table, level, 0).unwrap();
+    pool.checkpoint().unwrap();
+    copies.push((copy_pool(dir.path()), store_some(&mut worker, 0)));
+    assert!(store.widen(&mut thread, &AtomicBool::new(false)).unwrap());
+    for stripe in 0..STRIPES {
+        if stripe % 200 == 0 {
+            let stored = store_some(&mut worker, 500);
+            pool.checkpoint().unwrap();
+            copies.push((copy_pool(dir.path()), stored));
+        }
+        assert_eq!(store.split_stripe(&mut thread, stripe, 0, 3).unwrap(), Some(3));
+        assert_eq!(store.split_stripe(&mut thread, stripe, 3, 3).unwrap(), None);
+    }
+    pool.checkpoint().unwrap();
+    copies.push((copy_pool(dir.path()), store_some(&mut worker, 0)));
+    store.end_split(&mut thread).unwrap();
+    check(&store, store_some(&mut worker, 0));
+    drop((store, worker, thread));
+    pool.close().unwrap();
+    for (index, (copy, stored)) in copies.iter().enumerate() {
+        let pool = durable(copy.path());
+        let store = Arc::new(Store::open(&pool, 24 << 20, true, 0).unwrap());
+        assert_eq!(store.shape().splitting, index > 0);
+        check(&store, *stored);
+        let worker = self::worker(&pool);
+        let mut upkeep = Upkeep::start(Arc::clone(&store), worker, Arc::new(Clock::default())).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while store.shape().splitting {
+            assert!(Instant::now() < deadline, "copy {index} is not carried to its end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        upkeep.stop();
+        check(&store, *stored);
+        drop((store, upkeep));
+        pool.close().unwrap();
+    }
+}

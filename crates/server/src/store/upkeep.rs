@@ -1,0 +1,234 @@
+//! The upkeep thread: grows the table, removes expired items, keeps CAS ids in reserve, carries out delayed flushes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::root::CAS_RESERVE;
+use super::table::{BITS_MAX, BUCKETS, STRIPES};
+use super::{Failure, Store, Worker};
+use crate::clock::Clock;
+use crate::error::{Result, io};
+
+/// How often the thread looks around when nobody wakes it.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it can be woken.
+const LOOK_MOST_OFTEN: Duration = Duration::from_millis(10);
+/// How often expired items are searched for.
+const CRAWL_EVERY: Duration = Duration::from_secs(60);
+/// Lines worked on under one lock.
+const LINES_AT_ONCE: u64 = 16;
+/// Lines between two naps, so that growing and crawling leave the processor and the log to the clients.
+const LINES_PER_NAP: u64 = 512;
+const NAP: Duration = Duration::from_millis(1);
+/// After a failure to grow.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Wakes the upkeep thread.
+#[derive(Default)]
+pub struct Wake {
+    wanted: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Wake {
+    /// There is work; cheap when it is known already.
+    pub fn now(&self) {
+        if !self.wanted.load(Ordering::Relaxed) && !self.wanted.swap(true, Ordering::Relaxed) {
+            let _guard = self.lock.lock();
+            self.changed.notify_one();
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        let mut guard = self.lock.lock();
+        if !self.wanted.swap(false, Ordering::Relaxed) {
+            self.changed.wait_for(&mut guard, timeout);
+            self.wanted.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The running thread.
+pub struct Upkeep {
+    store: Arc<Store>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    /// Starts it.
+    pub fn start(store: Arc<Store>, worker: Worker, clock: Arc<Clock>) -> Result<Upkeep> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut keeper = Keeper {
+            store: Arc::clone(&store),
+            worker,
+            clock,
+            stop: Arc::clone(&stop),
+            reserve: None,
+            crawled: Instant::now(),
+            crawled_cas: 0,
+            grow_after: Instant::now(),
+            worked: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("towa-upkeep".into())
+            .spawn(move || keeper.run())
+            .map_err(io("start the upkeep thread"))?;
+        Ok(Upkeep { store, stop, thread: Some(thread) })
+    }
+
+    /// Ends it.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.store.wake.now();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the upkeep thread panicked; expired items stay and the table no longer grows");
+        }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Keeper {
+    store: Arc<Store>,
+    worker: Worker,
+    clock: Arc<Clock>,
+    stop: Arc<AtomicBool>,
+    /// New limit of the CAS ids, and the epoch after which it counts.
+    reserve: Option<(u64, u64)>,
+    crawled: Instant,
+    crawled_cas: u64,
+    grow_after: Instant,
+    /// Lines since the last nap.
+    worked: u64,
+}
+
+impl Keeper {
+    fn run(&mut self) {
+        let mut told = false;
+        while !self.stopping() {
+            self.worker.now = self.clock.now();
+            if let Err(failure) = self.round()
+                && !std::mem::replace(&mut told, true)
+            {
+                log::error!("upkeep of the store fails, reads go on: {failure:?}");
+            }
+            std::thread::sleep(LOOK_MOST_OFTEN);
+            self.store.wake.wait(LOOK_EVERY);
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn round(&mut self) -> std::result::Result<(), Failure> {
+        self.store.tick(&mut self.worker)?;
+        self.keep_cas_ids()?;
+        self.grow()?;
+        self.crawl()
+    }
+
+    /// Reserves more CAS ids when half are used; they count once the reservation is durable, so that no crash can bring an id back.
+    fn keep_cas_ids(&mut self) -> std::result::Result<(), Failure> {
+        let store = &self.store;
+        let left = store.cas_limit.load(Ordering::Relaxed).saturating_sub(store.next_cas.load(Ordering::Relaxed));
+        if left > CAS_RESERVE / 2 {
+            return Ok(());
+        }
+        let (limit, epoch) = match self.reserve {
+            Some(reserve) => reserve,
+            None => {
+                let (first, epoch) =
+                    store.roots.reserve_cas(&mut self.worker.thread).map_err(|e| Failure::Engine(e.to_string()))?;
+                (first + CAS_RESERVE, epoch)
+            }
+        };
+        self.reserve = Some((limit, epoch));
+        if store.pool.wait_durable(epoch, Duration::from_millis(200))? {
+            store.cas_limit.store(limit, Ordering::Relaxed);
+            self.reserve = None;
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self) -> std::result::Result<(), Failure> {
+        let shape = self.store.shape();
+        if shape.splitting {
+            return self.split();
+        }
+        let crowded = self.store.items() > shape.lines() * BUCKETS as u64;
+        if !crowded || shape.bits >= BITS_MAX || Instant::now() < self.grow_after {
+            return Ok(());
+        }
+        match self.store.widen(&mut self.worker.thread, &self.stop) {
+            Ok(true) => self.split(),
+            Ok(false) => Ok(()),
+            Err(error) => {
+                // Longer chains are slower, nothing worse; what was provided stays for the next attempt.
+                self.grow_after = Instant::now() + PATIENCE;
+                match error {
+                    towa_epoch::Error::OutOfSpace { .. } => Ok(()),
+                    other => Err(Failure::Engine(other.to_string())),
+                }
+            }
+        }
+    }
+
+    fn split(&mut self) -> std::result::Result<(), Failure> {
+        for stripe in 0..STRIPES {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                if self.stopping() {
+                    return Ok(());
+                }
+                next = self.store.split_stripe(&mut self.worker.thread, stripe, from, LINES_AT_ONCE)?;
+                nap(&mut self.worked, LINES_AT_ONCE);
+            }
+        }
+        Ok(self.store.end_split(&mut self.worker.thread)?)
+    }
+
+    fn crawl(&mut self) -> std::result::Result<(), Failure> {
+        let store = Arc::clone(&self.store);
+        let oldest = store.oldest_cas.load(Ordering::Relaxed);
+        let worth_it = store.expiring() > 0 || oldest > self.crawled_cas;
+        let asked = store.crawl.swap(false, Ordering::Relaxed);
+        if !asked && (!worth_it || !store.crawler_enabled() || self.crawled.elapsed() < CRAWL_EVERY) {
+            return Ok(());
+        }
+        for stripe in 0..STRIPES {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                if self.stopping() {
+                    return Ok(());
+                }
+                self.worker.now = self.clock.now();
+                next = store.crawl_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE)?;
+                nap(&mut self.worked, LINES_AT_ONCE);
+            }
+        }
+        self.crawled_cas = oldest;
+        self.crawled = Instant::now();
+        Ok(())
+    }
+}
+
+fn nap(worked: &mut u64, lines: u64) {
+    *worked += lines;
+    if *worked >= LINES_PER_NAP {
+        *worked = 0;
+        std::thread::sleep(NAP);
+    }
+}
