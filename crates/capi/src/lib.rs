@@ -1,0 +1,30 @@
+//! **capi**: the epoch door for C and C++, as `libtowa.so` and `libtowa.a`.
+//!
+//! The contract is written in `include/towa.h`; this crate is its other side, and `tests/abi.rs` holds the two together. What must
+//! always hold here:
+//!
+//! - No panic crosses into C: every entry runs under [`error::guard`], which turns it into `TOWA_EINTERNAL`, and whoever holds a running
+//!   transaction aborts it.
+//! - A [`thread::Handle`] is touched only by the operating-system thread that attached it; entries check this.
+//! - A handle (of a thread, a map, a queue) keeps its pool alive; `towa_pool_close` refuses while there are any, so closing really closes.
+//!
+//! ```text
+//!   towa_pool ──► pool::Handle (Arc) ──► epoch::Pool
+//!                      ▲
+//!   towa_thread ─► thread::Handle { window, epoch::Thread, running Tx } ─ next ─► the thread's handle on another pool
+//!                      ▲
+//!   towa_self() ──► thread::SELF { window, first handle, current handle }         one per operating-system thread
+//! ```
+
+pub mod error;
+mod layout;
+mod map;
+mod pool;
+mod thread;
+mod tx;
+
+pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, Stats, Window};
+pub use map::*;
+pub use pool::*;
+pub use thread::{Handle as Thread, towa_self, towa_thread_attach, towa_thread_detach, towa_thread_on};
+pub use tx::*;

@@ -1,0 +1,58 @@
+//! What the headers promise, checked by programs in C and C++ (`c/behaviour.c`, `cpp/behaviour.cpp`): every test in a fresh pool, linked
+//! both ways, and under the sanitizers.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use support::{Link, SANITIZE, compile, run, sanitizers_work, scratch};
+
+/// Runs every test the program lists.
+fn all(program: &Path, dir: &Path) {
+    let listed = String::from_utf8(run(program, &["--list".as_ref()]).stdout).expect("UTF-8");
+    let mut failed = Vec::new();
+    for test in listed.lines() {
+        let pool = dir.join(format!("{}-{test}", program.file_name().expect("a file").to_string_lossy()));
+        let result = std::panic::catch_unwind(|| run(program, &[pool.as_os_str(), OsStr::new(test)]));
+        if result.is_err() {
+            failed.push(test);
+        }
+    }
+    assert!(listed.lines().count() > 5, "the program lists too few tests: {listed:?}");
+    assert!(failed.is_empty(), "{}: {failed:?} failed, see above", program.display());
+}
+
+fn check(source: &str, link: Link, flags: &[&str]) {
+    let dir = scratch();
+    if flags.iter().any(|f| f.starts_with("-fsanitize")) && !sanitizers_work(dir.path(), flags) {
+        return;
+    }
+    if let Some(program) = compile(source, dir.path(), link, flags) {
+        all(&program, dir.path());
+    }
+}
+
+#[test]
+fn c_linked_with_the_shared_library() {
+    check("crates/capi/tests/c/behaviour.c", Link::Shared, &[]);
+}
+
+#[test]
+fn c_linked_with_the_static_library() {
+    check("crates/capi/tests/c/behaviour.c", Link::Static, &[]);
+}
+
+#[test]
+fn c_under_the_sanitizers() {
+    check("crates/capi/tests/c/behaviour.c", Link::Shared, &SANITIZE);
+}
+
+#[test]
+fn cpp_linked_with_the_shared_library() {
+    check("crates/capi/tests/cpp/behaviour.cpp", Link::Shared, &[]);
+}
+
+#[test]
+fn cpp_under_the_sanitizers() {
+    check("crates/capi/tests/cpp/behaviour.cpp", Link::Static, &SANITIZE);
+}

@@ -1,0 +1,200 @@
+/* The second half of behaviour.c: conflicts, large transactions, containers, the detector. Included there, after what it uses. */
+
+static struct item *contended;
+
+static void *marks_later(void *unused)
+{
+    (void)unused;
+    OK(towa_thread_init());
+    OK(towa_transaction_start());
+    OK(towa_mark(contended, sizeof *contended));
+    pthread_barrier_wait(&barrier);
+    OK(towa_transaction_end());
+    return NULL;
+}
+
+static void test_conflict(void)
+{
+    pthread_t other;
+    uint64_t before;
+    begin();
+    OK(towa_set_interval_us(1000));
+    contended = make_root("main");
+    pthread_barrier_init(&barrier, NULL, 2);
+    OK(towa_transaction_start());
+    OK(towa_mark(towa_alloc(64), 64));
+    before = towa_tx_epoch(NULL);
+    while (towa_epoch() == before)
+        sched_yield(); /* the epoch ends; new transactions join the next, beside this one */
+    EXPECT(pthread_create(&other, NULL, marks_later, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    (void)towa_mark(contended, sizeof *contended); /* debug builds say no at once; release builds poison the pool */
+    (void)towa_transaction_end();
+    pthread_join(other, NULL);
+    EXPECT_ERROR(towa_transaction_start(), TOWA_EPOISONED, "64-byte line");
+    EXPECT(towa_finalize() == TOWA_EPOISONED);
+}
+
+/* ---- large transactions ---- */
+
+static void test_reserving(void)
+{
+    struct item *p;
+    char *block;
+    begin();
+    p = make_root("main");
+    OK(towa_transaction_start());
+    EXPECT(!towa_alloc(1u << 20) && towa_last_error_code() == TOWA_ETOOBIG);
+    OK(TOWA_MARK(p->a));
+    p->a = 3;
+    OK(towa_transaction_end());
+    OK(towa_tx_begin_reserving(NULL, 0, 1u << 20));
+    EXPECT(towa_alloc(1u << 20));
+    OK(towa_transaction_end());
+    OK(towa_tx_begin_reserving(NULL, TOWA_UNDOABLE, 2u << 20));
+    block = towa_alloc(1u << 20);
+    EXPECT(block);
+    memset(block, 1, 1u << 20);
+    OK(TOWA_MARK(p->a));
+    p->a = 4;
+    OK(towa_transaction_abort());
+    EXPECT(p->a == 3);
+    EXPECT_ERROR(towa_tx_begin_reserving(NULL, 0, (size_t)1 << 40), TOWA_ETOOBIG, "log");
+    OK(towa_finalize());
+}
+
+/* ---- containers ---- */
+
+struct seen {
+    char text[400];
+    int stop_after;
+};
+
+static int see(const void *key, size_t key_len, const void *value, size_t value_len, void *arg)
+{
+    struct seen *s = arg;
+    strncat(s->text, key, key_len);
+    strcat(s->text, "=");
+    strncat(s->text, value, value_len);
+    strcat(s->text, " ");
+    return --s->stop_after == 0 ? 42 : 0;
+}
+
+static void one_map(const char *name, unsigned kind)
+{
+    towa_map *m = towa_map_open(NULL, name, kind), *again = towa_map_open(NULL, name, kind);
+    char value[8] = "xxxxxxx";
+    size_t len = 99;
+    struct seen s = {"", 0};
+    EXPECT(m && again && towa_map_count(m) == 0);
+    EXPECT(towa_map_put(m, NULL, "b", 1, "2", 1) == 1 && towa_map_put(m, NULL, "a", 1, "1", 1) == 1);
+    EXPECT(towa_map_put(again, NULL, "c", 1, "3", 1) == 1 && towa_map_put(m, NULL, "a", 1, "one two three", 13) == 0);
+    EXPECT(towa_map_count(again) == 3);
+    EXPECT(towa_map_get(m, "a", 1, value, sizeof value, &len) == 1 && len == 13 && !memcmp(value, "one two ", 8));
+    EXPECT(towa_map_get(m, "a", 1, NULL, 0, NULL) == 1);
+    EXPECT(towa_map_get(m, "z", 1, value, sizeof value, &len) == 0 && len == 13);
+    EXPECT(towa_map_delete(m, NULL, "b", 1) == 1 && towa_map_delete(m, NULL, "b", 1) == 0);
+    EXPECT(towa_map_put(m, NULL, NULL, 0, NULL, 0) == 1 && towa_map_get(m, "", 0, value, 1, &len) == 1 && len == 0);
+    EXPECT(towa_map_each(m, see, &s) == 0);
+    EXPECT(strstr(s.text, "a=one two three ") && strstr(s.text, "c=3 ") && strlen(s.text) == 22);
+    s = (struct seen){"", 1};
+    EXPECT(towa_map_each(m, see, &s) == 42);
+    s = (struct seen){"", 0};
+    if (kind == TOWA_MAP_ORDERED) {
+        EXPECT(towa_map_put(m, NULL, "b", 1, "2", 1) == 1);
+        EXPECT(towa_map_range(m, "a", 1, "c", 1, 0, see, &s) == 0 && !strcmp(s.text, "a=one two three b=2 "));
+        s = (struct seen){"", 2};
+        EXPECT(towa_map_range(m, NULL, 0, NULL, 0, TOWA_REVERSE, see, &s) == 42 && !strcmp(s.text, "c=3 b=2 "));
+        EXPECT_ERROR(towa_map_range(m, NULL, 0, NULL, 0, 8, see, &s), TOWA_EINVAL, "flags");
+    } else {
+        EXPECT_ERROR(towa_map_range(m, NULL, 0, NULL, 0, 0, see, &s), TOWA_EUSAGE, "order");
+    }
+    EXPECT_ERROR(towa_map_put(m, NULL, NULL, 1, "", 0), TOWA_EINVAL, "key");
+    EXPECT_ERROR(towa_map_put(NULL, NULL, "a", 1, "", 0), TOWA_EINVAL, "map");
+    EXPECT_ERROR(towa_map_each(m, NULL, NULL), TOWA_EINVAL, "NULL");
+    OK(towa_transaction_start());
+    EXPECT_ERROR(towa_map_put(m, NULL, "x", 1, "", 0), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_map_get(m, "a", 1, NULL, 0, NULL), TOWA_EUSAGE, "inside a transaction");
+    EXPECT(towa_map_count(m) == TOWA_EUSAGE && !towa_map_open(NULL, "other", kind));
+    EXPECT_ERROR(towa_map_each(m, see, &s), TOWA_EUSAGE, "inside a transaction");
+    OK(towa_transaction_end());
+    EXPECT_ERROR(towa_finalize(), TOWA_EBUSY, "2 container");
+    towa_map_close(m);
+    towa_map_close(again);
+    towa_map_close(NULL);
+}
+
+static void test_containers(void)
+{
+    towa_map *m;
+    towa_queue *q;
+    void *item = NULL;
+    char value[20];
+    size_t len = 0;
+    int i;
+    begin();
+    make_root("main");
+    one_map("hash", TOWA_MAP_HASH);
+    one_map("ordered", TOWA_MAP_ORDERED);
+    EXPECT(!towa_map_open(NULL, "main", TOWA_MAP_HASH) && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_map_open(NULL, "new", 7) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT(!towa_map_open(NULL, NULL, 0) && towa_last_error_code() == TOWA_EINVAL);
+    q = towa_queue_open(NULL, "queue");
+    EXPECT(q && towa_queue_pop(q, NULL, &item, &len) == 0);
+    for (i = 0; i < 1000; i++)
+        OK(towa_queue_push(q, NULL, &i, sizeof i));
+    OK(towa_queue_push(q, towa_thread_on(NULL), NULL, 0));
+    EXPECT(towa_queue_count(q) == 1001);
+    EXPECT_ERROR(towa_queue_pop(q, NULL, NULL, &len), TOWA_EINVAL, "NULL");
+    for (i = 0; i < 1000; i++) {
+        EXPECT(towa_queue_pop(q, NULL, &item, &len) == 1 && len == sizeof i && !memcmp(item, &i, len));
+        free(item);
+    }
+    towa_queue_close(q);
+    reopen("main");
+    q = towa_queue_open(NULL, "queue");
+    EXPECT(towa_queue_count(q) == 1 && towa_queue_pop(q, NULL, &item, &len) == 1 && len == 0);
+    free(item);
+    towa_queue_close(q);
+    m = towa_map_open(NULL, "ordered", TOWA_MAP_ORDERED);
+    EXPECT(towa_map_count(m) == 4 && towa_map_get(m, "c", 1, value, sizeof value, &len) == 1 && len == 1 && value[0] == '3');
+    towa_map_close(m);
+    OK(towa_finalize());
+}
+
+static int reports;
+
+static void report(const char *text, const void *address, void *arg)
+{
+    const struct item *p = arg;
+    reports++;
+    EXPECT(address == (const void *)&p->b && strstr(text, "written but not marked") && strstr(text, "main"));
+}
+
+/* The users' classic bug is found, and a marked write is none. */
+static void test_detector(void)
+{
+    towa_options o = small;
+    struct item *p;
+    o.flags = TOWA_MANUAL | TOWA_DETECT_FORGOTTEN_MARKS;
+    o.medium = TOWA_MEDIUM_RAM; /* its image is compared at every epoch */
+    OK(towa_init(path, &o));
+    OK(towa_thread_init());
+    p = make_root("main");
+    OK(towa_checkpoint());
+    EXPECT(towa_pool_forgotten_marks(NULL, report, p) == 0);
+    OK(towa_transaction_start());
+    OK(TOWA_MARK(p->a));
+    p->a = 5;
+    OK(towa_transaction_end());
+    OK(towa_checkpoint());
+    EXPECT(towa_pool_forgotten_marks(NULL, report, p) == 0);
+    OK(towa_transaction_start());
+    EXPECT(towa_alloc(500)); /* so that there is something to take a checkpoint of */
+    p->b = 99;
+    OK(towa_transaction_end());
+    OK(towa_checkpoint());
+    EXPECT(towa_pool_forgotten_marks(NULL, report, p) == 1 && reports == 1);
+    EXPECT(towa_pool_forgotten_marks(NULL, report, p) == 0 && towa_pool_forgotten_marks(NULL, NULL, NULL) == 0);
+    OK(towa_finalize());
+}
