@@ -1,0 +1,97 @@
+//! Recovering one crash image and comparing it with the model.
+
+use std::sync::Arc;
+
+use towa_heap::superblock::Door;
+use towa_heap::{Error, Heap, OpenOptions, alloc};
+use towa_media::sim::SimMedium;
+
+use super::world::{CELL, CELLS, Cell, History, ROOT, pattern};
+
+/// Recovers the pool on `medium` and checks it against `history`; gives the epoch it is at, or `None` where there is rightly no pool.
+/// `notes`: the epochs acknowledged as durable before the crash, oldest first, the first being the pool's creation.
+pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Result<Option<u64>, String> {
+    let heap = match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true }) {
+        Ok(heap) => heap,
+        Err(Error::Missing { .. }) if notes.is_empty() && history.base == 0 => return Ok(None),
+        Err(e) => return Err(format!("recovery refused: {e}")),
+    };
+    let epoch = heap.recovery().epoch;
+    let acknowledged = notes.last().copied().unwrap_or(history.base);
+    if epoch < acknowledged {
+        return Err(format!("epoch {acknowledged} was acknowledged as durable, recovery gave epoch {epoch}"));
+    }
+    if epoch > history.newest() {
+        return Err(format!("recovery gave epoch {epoch}, the newest there was is {}", history.newest()));
+    }
+    compare(&heap, &history.state(epoch)).map_err(|e| format!("recovered epoch {epoch}: {e}"))?;
+    Ok(Some(epoch))
+}
+
+fn compare(heap: &Heap, state: &[Option<Cell>; CELLS]) -> Result<(), String> {
+    let Some(root) = heap.roots().get(ROOT) else {
+        return if state.iter().all(Option::is_none) { check_blocks(heap, 0) } else { Err("the root is gone".into()) };
+    };
+    let base = heap.base().as_ptr();
+    let frontier = heap.allocator().frontier();
+    let offset = (root.ptr.as_ptr().addr() - base.addr()) as u64;
+    if offset + (CELLS * CELL) as u64 > frontier {
+        return Err(format!("the root points to offset {offset:#x}, beyond everything allocated"));
+    }
+    let mut live = 1;
+    for (i, expected) in state.iter().enumerate() {
+        // SAFETY: within the heap's allocated part, checked above; nobody writes it.
+        let cell: Cell = unsafe { root.ptr.as_ptr().add(i * CELL).cast::<Cell>().read_unaligned() };
+        match expected {
+            None if cell.ptr == 0 => {}
+            None => return Err(format!("cell {i} should be empty and points to {:#x}", cell.ptr)),
+            Some(e) if (cell.version, cell.size) != (e.version, e.size) => {
+                return Err(format!(
+                    "cell {i} should have version {} of {} bytes, has version {} of {}",
+                    e.version, e.size, cell.version, cell.size
+                ));
+            }
+            Some(e) => {
+                check_object(heap, i, &cell, e, frontier)?;
+                live += 1;
+            }
+        }
+    }
+    check_blocks(heap, live)
+}
+
+fn check_object(heap: &Heap, i: usize, cell: &Cell, expected: &Cell, frontier: u64) -> Result<(), String> {
+    let offset = cell.ptr.wrapping_sub(heap.base().as_ptr().addr() as u64);
+    if offset > frontier || frontier - offset < expected.size {
+        return Err(format!("cell {i} points outside the allocated heap"));
+    }
+    // SAFETY: within the heap, just checked; nobody writes it.
+    let bytes = unsafe { std::slice::from_raw_parts(heap.base().as_ptr().add(offset as usize), expected.size as usize) };
+    match bytes.iter().enumerate().find(|(at, b)| **b != pattern(i, expected, *at)) {
+        None => Ok(()),
+        Some((at, byte)) => Err(format!(
+            "cell {i} version {}: byte {at} of {} is {byte:#x}, should be {:#x}",
+            expected.version,
+            expected.size,
+            pattern(i, expected, at)
+        )),
+    }
+}
+
+/// Every block that is live is one the program knows: none leaked, none used twice.
+fn check_blocks(heap: &Heap, live: u64) -> Result<(), String> {
+    let base = heap.base().as_ptr();
+    let mut read = |off: u64, into: &mut [u8]| -> Result<(), std::convert::Infallible> {
+        // SAFETY: `check` reads within the heap; nobody writes it.
+        unsafe { std::ptr::copy_nonoverlapping(base.add(off as usize), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    };
+    let Ok(report) = alloc::check(&mut read, heap.len(), alloc::CHUNK, heap.allocator().frontier());
+    if let Some(damage) = report.damage.first() {
+        return Err(format!("allocator: {damage}"));
+    }
+    if report.blocks_live != live {
+        return Err(format!("{} blocks are live, the program knows {live}", report.blocks_live));
+    }
+    Ok(())
+}

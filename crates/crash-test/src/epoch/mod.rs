@@ -1,0 +1,159 @@
+//! The crash sweep of the epoch door.
+//!
+//! A [`World`] runs random transactions on a pool, some of them across epoch boundaries and between the steps of
+//! checkpoints, and remembers what each epoch changed. A [`sweep`] then looks at the crash images of the recorded trace. Recovery of
+//! each must give **exactly the state at the end of one epoch, not older than the newest acknowledged as durable**: every byte of
+//! every object, no block leaked, none used twice. For some images recovery itself is crashed, at every one of its events, and
+//! must then give that same state. Then one crashed image is worked on further, for several generations.
+
+mod check;
+mod world;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use towa_media::sim::{Explorer, Model, SimMedium, Trace};
+
+pub use check::check_image;
+pub use world::{History, World};
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// About how many crash images to look at in all.
+    pub images: usize,
+    /// Line media, files, or (None) both in turn.
+    pub model: Option<Model>,
+}
+
+/// What was explored.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Report {
+    /// Crash images recovered and checked, those of crashed recoveries included.
+    pub images: usize,
+    /// Of these: crashes during recovery.
+    pub images_in_recovery: usize,
+    /// Moments at which a crash was tried.
+    pub crash_points: usize,
+    /// Of these: every possible image was tried.
+    pub exhaustive_points: usize,
+    /// Of these: a sample was tried.
+    pub sampled_points: usize,
+    /// Worlds (pools from creation on).
+    pub worlds: usize,
+    /// Epochs checkpointed.
+    pub epochs: u64,
+    /// Transactions run.
+    pub transactions: u64,
+}
+
+/// A state that recovery should not have given.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Reproduces it: `towa crash-test epoch --seed SEED`.
+    pub seed: u64,
+    /// World and generation in which it happened.
+    pub place: String,
+    /// What is wrong, and the smallest set of lost writes that shows it.
+    pub message: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {}, {}: {}", self.seed, self.place, self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Generations (crash, recover, work on) of one world.
+const GENERATIONS: usize = 4;
+/// Images of one generation's trace.
+const IMAGES_PER_GENERATION: usize = 1500;
+/// One image in so many has its recovery crashed too.
+const CRASH_RECOVERY_ONE_IN: u32 = 40;
+
+/// Explores about `settings.images` crash images; `progress` is called with the number done so far.
+pub fn sweep(settings: &Settings, progress: &mut dyn FnMut(usize)) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    while report.images < settings.images {
+        let seed = settings.seed.wrapping_add(report.worlds as u64);
+        let model = settings.model.unwrap_or(if report.worlds % 2 == 0 { Model::Line } else { Model::File });
+        run_world(seed, model, settings, &mut report, progress).map_err(|(place, message)| Failure { seed, place, message })?;
+        report.worlds += 1;
+    }
+    Ok(report)
+}
+
+fn run_world(
+    seed: u64,
+    model: Model,
+    settings: &Settings,
+    report: &mut Report,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(), (String, String)> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut medium = SimMedium::new(model);
+    let mut history = History::default();
+    for generation in 0..GENERATIONS {
+        let place = format!("{model:?} model, generation {generation}");
+        let fail = |message: String| (place.clone(), message);
+        let world = World::run(medium.clone(), &mut rng, history).map_err(fail)?;
+        report.epochs += world.epochs;
+        report.transactions += world.transactions;
+        history = world.history;
+        let trace = medium.trace();
+        let budget = IMAGES_PER_GENERATION.min(settings.images.saturating_sub(report.images).max(1));
+        let survivor = explore(&trace, seed ^ generation as u64, budget, &history, &mut rng, report).map_err(fail)?;
+        progress(report.images);
+        let Some((next, epoch)) = survivor else { break };
+        history.truncate(epoch);
+        medium = next;
+    }
+    Ok(())
+}
+
+/// Checks images of `trace`; gives one of them, with its epoch, to go on with.
+fn explore(
+    trace: &Trace,
+    seed: u64,
+    budget: usize,
+    history: &History,
+    rng: &mut SmallRng,
+    report: &mut Report,
+) -> Result<Option<(SimMedium, u64)>, String> {
+    let mut survivor = None;
+    let mut in_recovery = 0;
+    let coverage = Explorer::new(trace.clone(), seed)
+        .check(budget, |image| {
+            let medium = image.to_medium();
+            let found = check_image(&medium, image.notes(), history)?;
+            let Some(epoch) = found else { return Ok(()) };
+            if rng.random_ratio(1, CRASH_RECOVERY_ONE_IN) {
+                in_recovery += crash_recovery(&medium.trace(), seed, epoch, history)?;
+            }
+            if survivor.is_none() || rng.random_ratio(1, 200) {
+                survivor = Some((image.to_medium(), epoch));
+            }
+            Ok(())
+        })
+        .map_err(|counterexample| counterexample.to_string())?;
+    report.images += coverage.images + in_recovery;
+    report.images_in_recovery += in_recovery;
+    report.crash_points += coverage.events;
+    report.exhaustive_points += coverage.exhaustive_events;
+    report.sampled_points += coverage.sampled_events;
+    Ok(survivor)
+}
+
+/// Crashes the recovery that `trace` recorded, everywhere: recovering from that must give `epoch` again.
+fn crash_recovery(trace: &Trace, seed: u64, epoch: u64, history: &History) -> Result<usize, String> {
+    let coverage = Explorer::new(trace.clone(), seed)
+        .check(60, |image| match check_image(&image.to_medium(), &[epoch], history)? {
+            Some(again) if again == epoch => Ok(()),
+            other => Err(format!("recovery gave epoch {epoch}; crashed and repeated it gave {other:?}")),
+        })
+        .map_err(|counterexample| format!("crash during recovery: {counterexample}"))?;
+    Ok(coverage.images)
+}
