@@ -1,0 +1,181 @@
+//! Leaves nothing behind: directories and child processes of a run go when it ends, however it ends.
+//!
+//! ```text
+//!   normal end, error, panic   the guards' drops
+//!   SIGINT, SIGTERM, SIGHUP    a watching thread empties the register, then the process ends with 128 + signal
+//!   SIGKILL                    children die with their parent (PR_SET_PDEATHSIG); directories stay, named towa-bench-*
+//! ```
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Mutex, Once};
+
+use anyhow::{Context, Result};
+
+/// What must go if the process is told to end.
+static REGISTER: Mutex<Register> = Mutex::new(Register { directories: Vec::new(), children: Vec::new() });
+
+struct Register {
+    directories: Vec<PathBuf>,
+    children: Vec<u32>,
+}
+
+fn register() -> std::sync::MutexGuard<'static, Register> {
+    REGISTER.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Starts watching for signals; further calls do nothing.
+pub fn watch_signals() -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    static ONCE: Once = Once::new();
+    if ONCE.is_completed() {
+        return Ok(());
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).context("watching for signals")?;
+    ONCE.call_once(|| {
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                let register = register();
+                register.children.iter().for_each(|pid| kill(*pid));
+                register.directories.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+                std::process::exit(128 + signal);
+            }
+        });
+    });
+    Ok(())
+}
+
+fn kill(pid: u32) {
+    // SAFETY: kill(2) takes two integers and touches no memory of ours; the pid is a child we have not yet reaped (it leaves
+    // the register before it is waited for), so it cannot have become another process.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+}
+
+/// A directory that is removed with everything in it when this value goes.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes a fresh directory within `parent`.
+    pub fn within(parent: &Path) -> Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("towa-bench-")
+            .tempdir_in(parent)
+            .with_context(|| format!("{}: cannot make a directory for the run; name another with --pool", parent.display()))?
+            .keep();
+        register().directories.push(dir.clone());
+        Ok(Self(dir))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A fresh, empty directory `name` within it.
+    pub fn fresh(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.0.join(name);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).with_context(|| format!("{}: clearing", dir.display()))?;
+        }
+        std::fs::create_dir(&dir).with_context(|| format!("{}: creating", dir.display()))?;
+        Ok(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        register().directories.retain(|dir| *dir != self.0);
+    }
+}
+
+/// A child process that is killed when this value goes.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts `command`; it also dies if this process is killed. Call it from a thread that outlives the child: the kernel
+    /// ties the child's life to the thread that started it.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        // SAFETY: between fork and exec the closure makes one system call, prctl, which is async-signal-safe and takes only
+        // integers here.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().with_context(|| format!("{program}: cannot be started"))?;
+        register().children.push(child.id());
+        Ok(Self { child })
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The process, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Its exit status if it has ended by itself.
+    pub fn ended(&mut self) -> Result<Option<std::process::ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(mut self) -> Result<()> {
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        register().children.retain(|pid| *pid != self.child.id());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_child_is_gone() {
+        let child = Running::spawn(Command::new("sleep").arg("60")).unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", child.pid()));
+        assert!(proc.exists());
+        drop(child);
+        assert!(!proc.exists());
+    }
+
+    #[test]
+    fn a_dropped_scratch_is_gone() {
+        let scratch = Scratch::within(&std::env::temp_dir()).unwrap();
+        let dir = scratch.fresh("a").unwrap();
+        std::fs::write(dir.join("f"), "x").unwrap();
+        assert!(!scratch.fresh("a").unwrap().join("f").exists(), "fresh means empty");
+        let path = scratch.path().to_owned();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let why = Running::spawn(&mut Command::new("/nonexistent/prog")).unwrap_err().to_string();
+        assert!(why.contains("/nonexistent/prog"), "{why}");
+    }
+}

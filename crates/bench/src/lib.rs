@@ -1,0 +1,37 @@
+//! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`].
+//!
+//! ```text
+//!   epoch ── engines ── rounds ── workload, clock      engines side by side in short rounds, one program
+//!     │        └ store    └ windows                     the store measured; stops
+//!     ├───── serving ─── client, peers                  the server beside memcached and Redis, one load generator
+//!     ├───── recovery                                   SIGKILL and reopening, in processes of their own
+//!     └───── report ──── targets, html, plot, table     what was found, as JSON, as a page, on the terminal
+//! ```
+//!
+//! What must always hold:
+//! - every ratio is of two figures taken side by side in one run, round by round (overview, rule 6);
+//! - a figure that could not be taken is absent (null) with its reason, never zero or guessed;
+//! - nothing is left behind: children and temporary directories go when the run ends, however it ends.
+
+pub mod cleanup;
+pub mod client;
+pub mod clock;
+pub mod engines;
+pub mod epoch;
+pub mod html;
+pub mod machine;
+pub mod peers;
+pub mod plot;
+pub mod progress;
+pub mod recovery;
+pub mod report;
+pub mod rounds;
+pub mod serving;
+pub mod store;
+pub mod table;
+pub mod targets;
+pub mod windows;
+pub mod wire;
+pub mod workload;
+
+pub use recovery::child_main;
