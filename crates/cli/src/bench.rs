@@ -1,0 +1,40 @@
+//! `towa bench`: the measurements behind every figure in the documents.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use towa_bench::epoch::{self, EpochBenchArgs};
+
+/// Measure a door beside its peers, on this machine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  towa bench epoch --quick                           four minutes at most
+  towa bench epoch --json out.json --html out.html")]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    door: Door,
+}
+
+#[derive(Debug, Subcommand)]
+enum Door {
+    Epoch(Box<EpochBenchArgs>),
+}
+
+/// A process that the benchmark starts for itself.
+#[derive(Debug, Args)]
+pub struct ChildArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// `towa bench`.
+pub fn run(args: BenchArgs) -> Result<()> {
+    match args.door {
+        Door::Epoch(args) => epoch::run(*args),
+    }
+}
+
+/// `towa bench-child`.
+pub fn run_child(args: &ChildArgs) -> Result<()> {
+    towa_bench::child_main(&args.args)
+}

@@ -1,0 +1,194 @@
+//! `towa info`: what a path, a pool, this CPU and this kernel offer.
+//!
+//! What must always hold: it looks only. It neither locks, creates nor writes; a pool is described while somebody else uses it.
+
+mod machine;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Error, Result};
+use clap::Args;
+use serde::Serialize;
+use towa_heap::Description;
+use towa_media::{CpuFeatures, Detected, Guarantee};
+
+use crate::failure;
+use crate::pool_dir::{looks_like_pool, medium_name, noted_address, owner};
+use crate::report::{self, Lines, bytes, utc};
+use machine::Kernel;
+
+/// Show which medium a path is on and what survives there.
+///
+/// Tells for each door what it keeps there through a crash of the process and through a power loss; what weakens the promise; what the
+/// CPU and the kernel offer. If the path holds a pool, shows its facts too, even while a server uses it. Looks only: nothing is
+/// locked or written.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Words:
+  process-safe  survives SIGKILL and any crash of the process
+  power-safe    survives a crash of the kernel and power loss too
+  buffered      after a crash: whole transactions, as of at most one interval and one checkpoint ago
+  strict        durable before the call returns, or the answer is sent
+
+Examples:
+  towa info                      the current directory
+  towa info /mnt/pmem            a place for a pool
+  towa info ~/.local/state/towa/serve
+  towa info --json /dev/shm | jq -r .medium.kind")]
+pub struct InfoArgs {
+    /// A directory, a pool, or a path that does not exist yet.
+    #[arg(default_value = ".")]
+    path: PathBuf,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a door keeps on a medium.
+#[derive(Debug, Serialize)]
+struct DoorGuarantee {
+    door: &'static str,
+    /// After a crash of the process.
+    process_crash: &'static str,
+    /// After a crash of the kernel or a power loss; `None`: nothing is kept.
+    power_loss: Option<&'static str>,
+    /// How a program or client gets strict durability, as far as the medium goes.
+    strict_by: &'static str,
+}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Info {
+    path: PathBuf,
+    medium: Detected,
+    doors: Vec<DoorGuarantee>,
+    pool: Option<PoolInfo>,
+    /// Why the pool that is there cannot be described.
+    pool_problem: Option<String>,
+    cpu: CpuFeatures,
+    kernel: Kernel,
+}
+
+/// A pool's facts.
+#[derive(Debug, Serialize)]
+struct PoolInfo {
+    #[serde(flatten)]
+    description: Description,
+    /// Process that has it open.
+    owner_pid: Option<u32>,
+    /// Where its server listens.
+    served_at: Option<String>,
+}
+
+fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
+    let power_loss = (guarantee == Guarantee::PowerSafe).then_some("buffered");
+    let door = |door, strict_by| DoorGuarantee { door, process_crash: "buffered", power_loss, strict_by };
+    vec![door("epoch", "sync()"), door("serve", "the commands `durable` and `durable now`")]
+}
+
+/// `towa info`.
+pub fn run(args: &InfoArgs) -> Result<()> {
+    let medium = towa_media::detect(&args.path)?;
+    let (pool, problem) = match pool_at(&args.path) {
+        Ok(pool) => (pool, None),
+        Err(error) => (None, Some(error)),
+    };
+    let info = Info {
+        path: args.path.clone(),
+        doors: doors(medium.guarantee),
+        medium,
+        pool,
+        pool_problem: problem.as_ref().map(failure::message),
+        cpu: towa_media::cpu_features(),
+        kernel: Kernel::running(),
+    };
+    if args.json {
+        report::json(&info)?
+    } else {
+        print(&info)?
+    }
+    problem.map_or(Ok(()), Err)
+}
+
+/// The pool in `path`, if one is there.
+fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
+    if !path.is_dir() || !looks_like_pool(path) {
+        return Ok(None);
+    }
+    let medium = towa_media::open_dir(path, None, false)?;
+    let description = towa_heap::describe(&*medium)?;
+    let owner_pid = owner(path);
+    Ok(Some(PoolInfo { description, owner_pid, served_at: owner_pid.and_then(|_| noted_address(path)) }))
+}
+
+fn print(info: &Info) -> Result<()> {
+    let mut lines = Lines::default();
+    lines.heading(&info.path.display().to_string());
+    print_medium(&mut lines, info);
+    match (&info.pool, &info.pool_problem) {
+        (Some(pool), _) => print_pool(&mut lines, pool),
+        (None, Some(problem)) => {
+            lines.heading("pool");
+            lines.line("problem", problem);
+        }
+        (None, None) => {}
+    }
+    lines.heading("cpu");
+    let cpu = &info.cpu;
+    let features =
+        [("clwb", cpu.clwb), ("clflushopt", cpu.clflushopt), ("avx", cpu.avx), ("avx512f", cpu.avx512f), ("rtm", cpu.rtm)];
+    let has =
+        |wanted: bool| features.iter().filter(|(_, there)| *there == wanted).map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
+    lines.line("has", has(true));
+    lines.line("has not", has(false));
+    lines.line(
+        "write-back",
+        format!("{}; whether caches survive power loss (eADR) cannot be found out, so they are not trusted", cpu.write_back),
+    );
+    info.kernel.print(&mut lines);
+    lines.print()
+}
+
+fn print_medium(lines: &mut Lines, info: &Info) {
+    let medium = &info.medium;
+    if medium.path != info.path {
+        lines.line("judged by", format!("{}, the nearest parent that exists", medium.path.display()));
+    }
+    lines.line("medium", format!("{}: {}", medium_name(medium.kind), medium.reason));
+    lines.line("mounted", format!("{} on {} ({})", medium.fs, medium.device, medium.mount_options.join(",")));
+    lines.line(
+        "guarantee",
+        match medium.guarantee {
+            Guarantee::PowerSafe => "power-safe: survives SIGKILL, a crash of the kernel and power loss",
+            Guarantee::ProcessSafe => {
+                "process-safe: survives SIGKILL and any crash of the process; a crash of the kernel or power loss takes all"
+            }
+        },
+    );
+    for door in &info.doors {
+        let power = door.power_loss.map_or("nothing kept", |kept| kept);
+        let kept = format!("process crash: {}; power loss: {power}; strict by {}", door.process_crash, door.strict_by);
+        lines.line(&format!("door {}", door.door), kept);
+    }
+    for warning in &medium.warnings {
+        lines.line("warning", warning);
+    }
+}
+
+fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
+    let it = &pool.description;
+    lines.heading("pool");
+    lines.line("identity", format!("{}, format {}, door {}", it.uuid, it.version, it.door.map_or("unknown", |d| d.name())));
+    lines.line("created", format!("{}, opened {} times", utc(it.created_unix_s), it.generation));
+    let served = pool.served_at.as_ref().map_or(String::new(), |address| format!(", served at {address}"));
+    let state = match (pool.owner_pid, it.clean) {
+        (Some(pid), _) => format!("in use by process {pid}{served}"),
+        (None, true) => "closed cleanly".into(),
+        (None, false) => "not in use, not closed cleanly: opening recovers it".into(),
+    };
+    lines.line("state", state);
+    lines.line("heap", format!("{} at {:#x}, {} ever used", bytes(it.heap_len), it.base, bytes(it.frontier)));
+    lines.line("log", format!("{}, {} live", bytes(it.log_len), bytes(it.log_live)));
+    let when = it.newest_commit_unix_us.map_or(String::new(), |us| format!(", committed {}", utc(us / 1_000_000)));
+    lines.line("epoch", format!("{}{when}; the image holds epoch {}", it.newest_epoch, it.image_epoch));
+}

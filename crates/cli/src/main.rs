@@ -1,0 +1,64 @@
+//! **towa**: the command line of durable memory.
+//!
+//! ```text
+//!   cli ── what can be asked for, and the help that teaches it
+//!    ├─ serve, recover            open pools and change them
+//!    ├─ info, verify, stats       look, and never change anything
+//!    ├─ bench, vm                 measure; write and check a structure that proves itself, for tests that kill and cut power
+//!    └─ generate                  man pages and shell completions
+//!   failure ── exit codes and messages        pool_dir ── where pools are       report, progress ── what is printed
+//! ```
+//!
+//! What must always hold: what is asked for goes to standard output, everything else to standard error; an error is one line that
+//! opens with `towa:` and says what, where and what to do; the exit status is one of [`failure::CODES`].
+
+mod bench;
+mod cli;
+mod crash_test;
+mod failure;
+mod generate;
+mod info;
+mod pool_dir;
+mod progress;
+mod recover;
+mod report;
+mod serve;
+mod stats;
+mod verify;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    start_logging(cli.command.verbosity());
+    if !cli.command.outlives_its_reader() {
+        end_quietly_on_closed_pipe();
+    }
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("towa: {}", failure::message(&error));
+            ExitCode::from(failure::code(&error))
+        }
+    }
+}
+
+/// `towa info | head -1` ends like any other command of a pipe: by the signal, without a word. A server lives on, and finds the
+/// error where it writes.
+fn end_quietly_on_closed_pipe() {
+    // SAFETY: before any thread is started; the default action needs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+fn start_logging(verbosity: u8) {
+    let level = match verbosity {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).format_target(false).init();
+}

@@ -1,0 +1,103 @@
+//! What is printed: JSON for programs, aligned lines and readable units for people.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// Prints `value` as JSON, on several lines.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context("making JSON")?;
+    print(&format!("{text}\n"))
+}
+
+/// Prints `text` at once.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing to standard output")
+}
+
+/// Lines of a name and a value, the values aligned.
+#[derive(Debug, Default)]
+pub struct Lines(String);
+
+impl Lines {
+    /// A heading on a line of its own.
+    pub fn heading(&mut self, text: &str) {
+        self.0.push_str(text);
+        self.0.push('\n');
+    }
+
+    /// A name and its value; a value on several lines stays aligned.
+    pub fn line(&mut self, name: &str, value: impl std::fmt::Display) {
+        for (index, part) in value.to_string().lines().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            self.0.push_str(format!("  {name:<13} {part}\n").as_str());
+        }
+    }
+
+    /// Prints everything.
+    pub fn print(self) -> Result<()> {
+        print(&self.0)
+    }
+}
+
+/// `1.5 GiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} bytes");
+    }
+    let (mut value, mut unit) = (n as f64 / 1024.0, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if value.fract() < 0.05 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// `850 us`, `12.3 ms`, `4 s`.
+pub fn micros(us: u64) -> String {
+    let (value, unit) = match us {
+        0..1_000 => return format!("{us} us"),
+        1_000..1_000_000 => (us as f64 / 1e3, "ms"),
+        _ => (us as f64 / 1e6, "s"),
+    };
+    if value.fract() < 0.05 || value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
+/// A point in time, seconds since 1970, as `2026-01-31 12:00:00 UTC`.
+pub fn utc(unix_s: u64) -> String {
+    let (days, seconds) = ((unix_s / 86_400) as i64, unix_s % 86_400);
+    // Days to a date: Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let (day, month) = (day_of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_readable() {
+        assert_eq!(bytes(17), "17 bytes");
+        assert_eq!(bytes(1 << 20), "1 MiB");
+        assert_eq!(bytes(1536 << 20), "1.5 GiB");
+        assert_eq!(micros(999), "999 us");
+        assert_eq!(micros(12_345), "12.3 ms");
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_767_225_599), "2025-12-31 23:59:59 UTC");
+    }
+}

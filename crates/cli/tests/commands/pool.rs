@@ -1,0 +1,206 @@
+//! verify, recover and info over pools that are missing, damaged, foreign, newer, busy or forbidden.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::{fails, is_root, json, passes, s, text, towa};
+
+/// A sound pool with some data, made once for each test.
+fn pool(dir: &Path) -> PathBuf {
+    let pool = dir.join("pool");
+    passes(&["vm-load", s(&pool), "--transactions", "500"]);
+    pool
+}
+
+/// Everything there is to know of a directory: names, lengths, content, times, modes.
+fn snapshot(dir: &Path) -> BTreeMap<String, (u64, i64, i64, u32, u64)> {
+    let facts = |path: &Path| {
+        let meta = fs::symlink_metadata(path).unwrap();
+        let sum = match meta.is_file() {
+            true => fs::read(path)
+                .unwrap()
+                .chunks(8)
+                .fold(0u64, |h, c| c.iter().fold(h, |h, b| h.rotate_left(7) ^ u64::from(*b)).wrapping_mul(31)),
+            false => 0,
+        };
+        (meta.len(), meta.mtime(), meta.mtime_nsec(), meta.mode(), sum)
+    };
+    let mut all = BTreeMap::from([(".".to_owned(), facts(dir))]);
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        all.insert(entry.file_name().into_string().unwrap(), facts(&entry.path()));
+    }
+    all
+}
+
+/// `towa COMMAND pool` must refuse with `code`, in JSON too, and leave all as it was. Gives the message.
+fn refused(code: i32, command: &str, pool: &Path) -> String {
+    // Opening takes the lock first, whose file names the last process that had it; a verification leaves even that alone.
+    let look = || {
+        let mut seen = snapshot(pool);
+        if command != "verify" {
+            seen.remove("lock");
+        }
+        seen
+    };
+    let before = look();
+    let said = fails(code, &[command, s(pool)]);
+    let out = towa(&[command, "--json", s(pool)]);
+    assert_eq!(out.status.code(), Some(code));
+    if command == "verify" {
+        let report = json(&text(&out.stdout));
+        assert_eq!(
+            (report["sound"].as_bool(), report["exit_status"].as_i64()),
+            ((code == 3).then_some(false), Some(i64::from(code)))
+        );
+        assert!(said.contains(report["problem"].as_str().unwrap()), "{said}");
+    }
+    assert_eq!(look(), before, "{command} changed what it refused");
+    said
+}
+
+#[test]
+fn verify_says_sound_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let before = snapshot(&pool);
+    let report = json(&passes(&["verify", "--json", s(&pool)]));
+    assert_eq!((report["sound"].as_bool(), report["clean"].as_bool()), (Some(true), Some(true)));
+    assert_eq!(report["roots"][0], "vm");
+    assert!(passes(&["verify", s(&pool)]).contains("sound"));
+    let info = json(&passes(&["info", "--json", s(&pool)]));
+    assert_eq!(info["pool"]["uuid"], report["uuid"]);
+    assert_eq!(info["pool"]["newest_epoch"], report["epoch"]);
+    assert!(info["pool"]["owner_pid"].is_null());
+    assert_eq!(snapshot(&pool), before);
+}
+
+#[test]
+fn a_crash_is_verified_as_it_is_and_recovered_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    for medium in ["ram", "file"] {
+        let pool = dir.path().join(medium);
+        let mut child =
+            crate::command(&["vm-load", s(&pool), "--medium", medium]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let before = snapshot(&pool);
+        let crashed = json(&passes(&["verify", "--json", "--medium", medium, s(&pool)]));
+        assert_eq!(crashed["clean"], false);
+        assert_eq!(snapshot(&pool), before);
+        let recovered = json(&passes(&["recover", "--json", "--medium", medium, s(&pool)]));
+        assert_eq!((&recovered["epoch"], &recovered["was_clean"]), (&crashed["epoch"], &false.into()));
+        assert_eq!(recovered["epochs_replayed"], crashed["epochs_to_replay"]);
+        let after = json(&passes(&["verify", "--json", "--medium", medium, s(&pool)]));
+        assert_eq!((&after["clean"], &after["epochs_to_replay"], &after["epoch"]), (&true.into(), &0.into(), &crashed["epoch"]));
+        passes(&["vm-check", s(&pool), "--medium", medium]);
+        assert!(passes(&["recover", s(&pool), "--medium", medium]).contains("nothing to recover"));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = dir.path().join("nowhere");
+    for command in ["verify", "recover"] {
+        fails(5, &[command, s(&nowhere)]);
+        assert!(!nowhere.exists());
+        refused(5, command, dir.path());
+        let file = dir.path().join("file");
+        fs::write(&file, "hello").unwrap();
+        assert!(fails(1, &[command, s(&file)]).contains("not a directory"));
+        fs::remove_file(&file).unwrap();
+    }
+    // Creation cut short: an image without a superblock.
+    fs::write(dir.path().join("image"), [0; 4096]).unwrap();
+    assert!(refused(5, "verify", dir.path()).contains("interrupted"));
+}
+
+#[test]
+fn garbage_is_foreign() {
+    let dir = tempfile::tempdir().unwrap();
+    for content in [vec![b'x'; 9000], vec![0; 8192], b"#!/bin/sh\n".repeat(1000)] {
+        fs::write(dir.path().join("superblock"), content).unwrap();
+        for command in ["verify", "recover"] {
+            assert!(refused(3, command, dir.path()).contains("not a Towa pool"));
+        }
+        let out = towa(&["info", "--json", s(dir.path())]);
+        assert_eq!(out.status.code(), Some(3));
+        let info = json(&text(&out.stdout));
+        assert!(info["medium"]["kind"].is_string() && info["pool"].is_null());
+        assert!(info["pool_problem"].as_str().unwrap().contains("not a Towa pool"));
+    }
+}
+
+#[test]
+fn a_newer_pool_is_left_to_a_newer_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let superblock = fs::OpenOptions::new().write(true).open(pool.join("superblock")).unwrap();
+    for slot in [0, 4096] {
+        superblock.write_all_at(&99u32.to_le_bytes(), slot + 8).unwrap();
+    }
+    for command in ["verify", "recover"] {
+        assert!(refused(3, command, &pool).contains("newer Towa"));
+    }
+}
+
+#[test]
+fn truncated_and_flipped_files_are_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    let original: Vec<(PathBuf, Vec<u8>)> =
+        ["superblock", "image", "log"].map(|name| (pool.join(name), fs::read(pool.join(name)).unwrap())).into();
+    for (path, bytes) in &original {
+        for len in [0, 100, bytes.len() - 4096, bytes.len() - 1] {
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len as u64).unwrap();
+            for command in ["verify", "recover"] {
+                refused(3, command, &pool);
+            }
+            fs::write(path, bytes).unwrap();
+        }
+        let missing = pool.join("elsewhere");
+        fs::rename(path, &missing).unwrap();
+        let code = towa(&["verify", s(&pool)]).status.code();
+        assert!(matches!(code, Some(3 | 5)), "verify without {}: {code:?}", path.display());
+        fs::rename(&missing, path).unwrap();
+    }
+    // A header of the allocator in the image: the second line of its table, after the roots.
+    let image = fs::OpenOptions::new().write(true).read(true).open(pool.join("image")).unwrap();
+    let mut line = [0; 64];
+    image.read_exact_at(&mut line, 128 << 10).unwrap();
+    assert_ne!(line, [0; 64], "the table of chunks begins behind the roots");
+    line[20] ^= 4;
+    image.write_all_at(&line, 128 << 10).unwrap();
+    assert!(refused(3, "verify", &pool).contains("damaged"));
+}
+
+#[test]
+fn the_forbidden_is_refused() {
+    if is_root() {
+        eprintln!("SKIP: root may read everything, so a refusal cannot be tested as root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    fs::set_permissions(pool.join("superblock"), fs::Permissions::from_mode(0o000)).unwrap();
+    assert!(fails(1, &["verify", s(&pool)]).contains("Permission denied"));
+    fs::set_permissions(&pool, fs::Permissions::from_mode(0o000)).unwrap();
+    assert!(fails(1, &["recover", s(&pool)]).contains("Permission denied"));
+    fs::set_permissions(&pool, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn promises_that_were_not_kept_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    assert!(fails(1, &["vm-check", s(&pool), "--acked", "999999999"]).contains("acknowledged as durable"));
+    let transcript = dir.path().join("said");
+    fs::write(&transcript, "ACK 5\nACK 400\nACK 99999").unwrap();
+    assert!(passes(&["vm-check", s(&pool), s(&transcript)]).contains("last=400"), "a line cut short is no promise");
+    fs::write(&transcript, "ACK many\n").unwrap();
+    fails(1, &["vm-check", s(&pool), s(&transcript)]);
+}

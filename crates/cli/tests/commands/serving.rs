@@ -1,0 +1,393 @@
+//! serve and stats: pools in use, ports taken, disks full or failing, and partners that are no server.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{assert_is_message, command, fails, is_root, json, passes, s, text};
+
+/// A running server; killed when dropped.
+struct Server {
+    child: Child,
+    ready: String,
+    stderr: PathBuf,
+}
+
+impl Server {
+    fn start(args: &[&str], stderr: &Path) -> Server {
+        Self::start_with(args, stderr, |_| ())
+    }
+
+    fn start_with(args: &[&str], stderr: &Path, prepare: impl FnOnce(&mut Command)) -> Server {
+        let mut command = command(&[&["serve"], args].concat());
+        command.stdout(Stdio::piped()).stderr(fs::File::create(stderr).unwrap());
+        prepare(&mut command);
+        let mut child = command.spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("ready: "), "{ready:?}: {}", fs::read_to_string(stderr).unwrap());
+        Server { child, ready: ready.trim_end().to_owned(), stderr: stderr.to_owned() }
+    }
+
+    fn address(&self) -> &str {
+        self.ready["ready: ".len()..].split(',').next().unwrap()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// Sends `signal` and gives the exit status.
+    fn end(mut self, signal: i32) -> Option<i32> {
+        // SAFETY: the child has not been waited for, so its number is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        let status = self.child.wait().unwrap();
+        status.code().or(status.signal().map(|s| -s))
+    }
+
+    fn client(&self) -> Client {
+        let stream = TcpStream::connect(self.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Client(BufReader::new(stream))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    /// Sends a command and gives the first line of its answer.
+    fn ask(&mut self, bytes: &[u8]) -> String {
+        self.0.get_mut().write_all(bytes).unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn set(&mut self, key: &str, len: usize) -> String {
+        let mut bytes = format!("set {key} 0 0 {len}\r\n").into_bytes();
+        bytes.resize(bytes.len() + len, b'v');
+        bytes.extend_from_slice(b"\r\n");
+        self.ask(&bytes)
+    }
+
+    fn get(&mut self, key: &str) -> bool {
+        let line = self.ask(format!("get {key}\r\n").as_bytes());
+        let Some(len) = line.strip_prefix("VALUE ").and_then(|rest| rest.rsplit(' ').next()) else {
+            assert_eq!(line, "END", "get {key}");
+            return false;
+        };
+        let mut rest = vec![0; len.parse::<usize>().unwrap() + "\r\nEND\r\n".len()];
+        self.0.read_exact(&mut rest).unwrap();
+        true
+    }
+}
+
+const SMALL: [&str; 8] = ["-p", "0", "-t", "1", "-m", "32", "-I", "256k"];
+
+fn small<'a>(pool: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--pool", s(pool), "--log-mb", "4"], &SMALL[..], more].concat()
+}
+
+#[test]
+fn a_served_pool_is_busy_and_can_be_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let server = Server::start(&small(&pool, &[]), &dir.path().join("stderr"));
+    for part in ["127.0.0.1:", s(&pool), "medium ", "-safe", "checkpoint every 100 ms"] {
+        assert!(server.ready.contains(part), "{part:?} in {:?}", server.ready);
+    }
+    assert_eq!(server.client().set("k", 10), "STORED");
+    assert_eq!(server.client().ask(b"durable now\r\n").split(' ').next(), Some("DURABLE"));
+
+    let pid = server.child.id();
+    for refused in [&["verify", s(&pool)][..], &["recover", s(&pool)], &["serve", "-p", "0", "--pool", s(&pool)]] {
+        assert!(fails(4, refused).contains(&format!("process {pid}")));
+    }
+    let info = json(&passes(&["info", "--json", s(&pool)]));
+    assert_eq!(
+        (info["pool"]["owner_pid"].as_u64(), info["pool"]["served_at"].as_str()),
+        (Some(u64::from(pid)), Some(server.address()))
+    );
+    assert!(passes(&["info", s(&pool)]).contains(&format!("in use by process {pid}")));
+
+    let (by_pool, by_address) =
+        (json(&passes(&["stats", "--json", s(&pool)])), json(&passes(&["stats", "--json", server.address()])));
+    assert_eq!((&by_pool["server"]["pid"], &by_address["server"]["curr_items"]), (&pid.into(), &1.into()));
+    assert!(by_pool["towa"]["durable_epoch"].as_u64().unwrap() > 0);
+    assert!(passes(&["stats", server.address()]).contains("durability"));
+    watch(server.address());
+
+    let port = server.address().rsplit(':').next().unwrap().to_owned();
+    assert!(fails(1, &["serve", "--volatile", "-p", &port, "-m", "32"]).contains("in use"));
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+    assert!(!pool.join("serve.address").exists(), "the note of the address is taken back");
+    assert_eq!(json(&passes(&["verify", "--json", s(&pool)]))["clean"], true);
+    assert!(fails(8, &["stats", s(&pool)]).contains("no server runs on this pool"));
+}
+
+fn watch(address: &str) {
+    let mut child = command(&["stats", address, "--watch", "0.05", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let line = json(&lines.next().unwrap().unwrap());
+        assert!(line["seconds"].as_f64().unwrap() >= 0.05 && line["towa"]["epoch"].is_u64());
+    }
+    drop(lines);
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.signal(), Some(libc::SIGPIPE), "a watcher ends with its reader");
+}
+
+#[test]
+fn a_pool_made_smaller_is_served_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, stderr) = (dir.path().join("pool"), dir.path().join("stderr"));
+    assert_eq!(Server::start(&small(&pool, &[]), &stderr).end(libc::SIGINT), Some(0));
+    let server = Server::start(
+        &["--pool", s(&pool), "-p", "0", "-m", "512", "-I", "256k", "--log-mb", "64", "--base", "0x300000000000"],
+        &stderr,
+    );
+    let said = server.said();
+    for part in ["-m 512 becomes", "--log-mb is ignored", "--base is ignored"] {
+        assert!(said.contains(part), "{part:?} in {said:?}");
+    }
+    assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
+    let server = Server::start(&small(&pool, &[]), &stderr);
+    assert!(server.said().contains("was not closed cleanly; recovered epoch"), "{}", server.said());
+}
+
+#[test]
+fn a_unix_socket_and_no_pool_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let server = Server::start(&["--volatile", "-s", s(&socket), "-m", "32", "-t", "1"], &dir.path().join("stderr"));
+    assert!(server.ready.contains(s(&socket)) && server.ready.contains("nothing is kept"), "{}", server.ready);
+    let stats = json(&passes(&["stats", "--json", s(&socket)]));
+    assert_eq!(stats["towa"]["towa_mode"], "volatile");
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+}
+
+#[test]
+fn the_default_pool_follows_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |name: &str| {
+        Server::start_with(&[&SMALL[..], &["--log-mb", "4"]].concat(), &dir.path().join("stderr"), |command| {
+            command.env_remove("XDG_STATE_HOME").env_remove("HOME").env(name, dir.path());
+        })
+    };
+    assert_eq!(start("XDG_STATE_HOME").end(libc::SIGTERM), Some(0));
+    assert!(dir.path().join("towa/serve/superblock").exists());
+    assert_eq!(start("HOME").end(libc::SIGTERM), Some(0));
+    assert!(dir.path().join(".local/state/towa/serve/superblock").exists());
+    let out = command(&["serve", "-p", "0"]).env_remove("XDG_STATE_HOME").env_remove("HOME").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert_is_message(&text(&out.stderr));
+}
+
+#[test]
+fn what_is_no_pool_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("superblock"), [b'x'; 9000]).unwrap();
+    assert!(fails(3, &["serve", "-p", "0", "--pool", s(dir.path())]).contains("not a Towa pool"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+    assert!(fails(5, &["serve", "-p", "0", "--pool", s(&dir.path().join("a/b/c"))]).contains("directory above"));
+    // A pool with another program's data.
+    let pool = dir.path().join("vm");
+    passes(&["vm-load", s(&pool), "--transactions", "1"]);
+    let args = small(&pool, &[]);
+    assert_eq!(
+        Server::start(&args, &dir.path().join("stderr")).end(libc::SIGTERM),
+        Some(0),
+        "several programs' roots may share a pool"
+    );
+    assert_eq!(json(&passes(&["verify", "--json", s(&pool)]))["roots"], json(r#"["vm", "serve"]"#));
+}
+
+/// A tmpfs of this size, unmounted when dropped; `None` where that is not allowed.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn of(size: &str) -> Option<Mount> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mounted = is_root()
+            && Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &options, "towa-test", s(dir.path())])
+                .status()
+                .is_ok_and(|s| s.success());
+        if !mounted {
+            eprintln!("SKIP: a small disk needs root and mount(8)");
+            return None;
+        }
+        Some(Mount(dir))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_disk_too_small_leaves_nothing_behind() {
+    let Some(disk) = Mount::of("2m") else { return };
+    let pool = disk.0.path().join("pool");
+    assert!(fails(6, &["serve", "-p", "0", "--pool", s(&pool)]).contains("no space left"));
+    let left: Vec<_> = fs::read_dir(&pool).unwrap().map(|e| e.unwrap().file_name()).filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn a_disk_that_fills_up_costs_new_items_only() {
+    let Some(disk) = Mount::of("48m") else { return };
+    let pool = disk.0.path().join("pool");
+    let stderr = tempfile::NamedTempFile::new().unwrap();
+    let args = ["--pool", s(&pool), "-p", "0", "-t", "1", "-m", "512", "-M", "-I", "256k", "--log-mb", "4"];
+    let server = Server::start(&args, stderr.path());
+    let mut client = server.client();
+    let answers: Vec<String> = (0..400).map(|i| client.set(&format!("k{i}"), 200_000)).collect();
+    let stored = answers.iter().filter(|a| *a == "STORED").count();
+    assert!((50..390).contains(&stored), "{stored} of 400 items of 200 kB on a disk of 48 MiB");
+    assert!(answers.iter().all(|a| a == "STORED" || a.starts_with("SERVER_ERROR out of memory")), "{answers:?}");
+    let kept: Vec<usize> = (0..400).filter(|i| client.get(&format!("k{i}"))).collect();
+    assert!(kept.iter().all(|i| answers[*i] == "STORED") && kept.len() == stored, "{} are there, {stored} were stored", kept.len());
+    // Room can be made, and what is there survives.
+    assert_eq!(client.ask(b"delete k0\r\n"), "DELETED");
+    assert_eq!(client.set("again", 200_000), "STORED");
+    assert!(client.ask(b"durable now\r\n").starts_with("DURABLE"));
+    assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
+    passes(&["verify", s(&pool)]);
+    let server = Server::start(&args, stderr.path());
+    let mut client = server.client();
+    assert!(client.get("again") && !client.get("k0"));
+    assert!(kept[1..].iter().all(|i| client.get(&format!("k{i}"))), "committed items were lost to a full disk");
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+}
+
+/// The device fails: every write beyond 2 MiB of a file is refused, as `ulimit -f` does it.
+#[test]
+fn a_disk_that_fails_stops_writes_and_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let (args, stderr) = (small(&pool, &["--medium", "file"]), dir.path().join("stderr"));
+    let server = Server::start(&args, &stderr);
+    assert_eq!(server.client().set("before", 1000), "STORED");
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+
+    let server = Server::start_with(&args, &stderr, |command| {
+        let limit = || {
+            let limit = libc::rlimit { rlim_cur: 2 << 20, rlim_max: 2 << 20 };
+            // SAFETY: two calls that may be made between fork and exec, with a structure that lives through them.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            }
+            Ok(())
+        };
+        // SAFETY: `limit` makes system calls only.
+        unsafe { command.pre_exec(limit) };
+    });
+    let mut client = server.client();
+    let began = Instant::now();
+    let refused = (0..).map(|i| client.set(&format!("k{}", i % 50), 100_000)).find(|answer| answer != "STORED");
+    let refused = refused.unwrap();
+    assert!(refused.starts_with("SERVER_ERROR") && refused.contains("poisoned"), "{refused}");
+    assert!(client.ask(b"durable now\r\n").starts_with("SERVER_ERROR not durable"));
+    assert!(client.get("before"), "reads go on");
+    while !server.said().contains("poisoned") {
+        assert!(began.elapsed() < Duration::from_secs(60), "a pool that failed was not told: {:?}", server.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(server.end(libc::SIGTERM), Some(7));
+    // What was durable is there.
+    passes(&["verify", "--medium", "file", s(&pool)]);
+    let server = Server::start(&args, &stderr);
+    assert!(server.client().get("before"));
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    // The next checkpoint is an hour away and a client waits for it: the first signal has something to wait for.
+    let server = Server::start(&small(&pool, &["--interval-ms", "3600000"]), &dir.path().join("stderr"));
+    let mut client = server.client();
+    client.set("k", 10);
+    client.0.get_mut().write_all(b"durable\r\n").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    // SAFETY: the child has not been waited for, so its number is its own.
+    unsafe { libc::kill(server.child.id() as i32, libc::SIGTERM) };
+    std::thread::sleep(Duration::from_millis(20));
+    let code = server.end(libc::SIGTERM);
+    assert!(code == Some(128 + libc::SIGTERM) || code == Some(0), "{code:?}");
+    passes(&["verify", s(&pool)]);
+}
+
+/// Somebody who listens and does `serve` with everyone who connects; gives the address.
+fn listener(serve: impl Fn(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap())));
+    address
+}
+
+#[test]
+fn stats_copes_with_whoever_answers() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    assert!(fails(8, &["stats", &free]).contains("no server answers"));
+    fails(8, &["stats", "/nonexistent/socket"]);
+    fails(8, &["stats", "--json", "no.such.host.invalid"]);
+    fails(1, &["stats", "127.0.0.1:port"]);
+    let dir = tempfile::tempdir().unwrap();
+    fails(5, &["stats", s(dir.path())]);
+    // It sees the question before it closes: else the answer would be a reset, or the end, as it happens.
+    let closes = listener(|mut stream| drop(stream.read(&mut [0; 100])));
+    assert!(fails(8, &["stats", &closes]).contains("closed"));
+    let says = |answer: &'static [u8]| {
+        listener(move |mut stream| {
+            let _ = stream.read(&mut [0; 100]).and_then(|_| stream.write_all(answer));
+            let _ = stream.read(&mut [0; 100]);
+        })
+    };
+    for odd in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"\xff\xfe\x00\x01\n", b"-ERR unknown command\r\n", b"\r\n", b"ERROR\r\n"]
+    {
+        assert!(fails(1, &["stats", &says(odd)]).contains("not a memcached"), "{}", String::from_utf8_lossy(odd));
+    }
+    let endless = listener(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
+    assert!(fails(1, &["stats", &endless]).contains("without end"));
+    let silent = listener(|stream| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(60));
+            drop(stream);
+        });
+    });
+    assert!(fails(8, &["stats", &silent]).contains("no answer within"));
+}
+
+#[test]
+fn stats_of_a_plain_memcached_has_no_durability() {
+    let address = listener(|stream| {
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
+            let answer = if line == "stats\r\n" { "STAT pid 7\r\nSTAT version 1.6\r\nEND\r\n" } else { "END\r\n" };
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+            line.clear();
+        }
+    });
+    let stats = json(&passes(&["stats", "--json", &address]));
+    assert_eq!((stats["server"]["pid"].as_u64(), stats["towa"].is_null()), (Some(7), true));
+    assert!(passes(&["stats", &address]).contains("keeps nothing"));
+}
