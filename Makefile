@@ -1,0 +1,58 @@
+# Towa: build, run, test, install. `make` alone lists what there is.
+#
+# Every step of the tests is a target of its own; `make test` runs them all and ends with a summary. What a step does is written
+# once, in scripts/step.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+POOL ?= $(if $(XDG_STATE_HOME),$(XDG_STATE_HOME),$(HOME)/.local/state)/towa/pool
+PORT ?= 11211
+SEED ?=
+IMAGES ?= 100000
+ROUNDS ?= 200
+CUTS ?= 50
+export POOL PORT SEED IMAGES ROUNDS CUTS
+
+# In this order: what is quick and fails often first.
+STEPS := setup fmt lint doc unit examples loom check-install crash kill memcached vm miri fuzz
+
+.PHONY: help build run test bench soak vm-soak install uninstall clean $(STEPS)
+
+help:
+	@echo 'make run            build what is missing and start a memcached that survives (POOL=$(POOL) PORT=$(PORT))'
+	@echo 'make test           everything CI runs: $(STEPS)'
+	@echo 'make STEP           one of these alone'
+	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
+	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
+	@echo 'make bench          the comparisons, quick (4 minutes)'
+	@echo 'make soak           long kill test and crash sweep;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
+	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
+
+build:
+	cargo build --release --workspace
+
+run:
+	@scripts/run
+
+test:
+	@scripts/test $(STEPS)
+
+$(STEPS):
+	@scripts/step --alone $@
+
+bench: build
+	target/release/towa bench epoch --quick --json target/bench-epoch.json --html target/bench-epoch.html
+
+soak: build
+	target/release/towa crash-test epoch --seed $(or $(SEED),$(shell date +%s)) --images 10000000
+	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill -- --nocapture
+
+vm-soak:
+	tests/vm/run soak --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
+
+install uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install $@
+
+clean:
+	cargo clean
