@@ -28,8 +28,9 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let config = args.config()?;
     config.check()?;
     let dir = args.pool_dir()?;
-    let pool = open(args, dir.as_ref())?;
-    tell_differences(args, &pool);
+    let options = args.pool_options(&config);
+    let pool = open(args, &options, dir.as_ref())?;
+    tell_differences(args, &options, &pool);
     let handle = Server::start(config, &pool)?;
     let signals = watch::Signals::obey(handle.stopper())?;
     let health = watch::Health::of(&pool);
@@ -44,17 +45,16 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 }
 
 /// Opens the pool in `dir`, or creates it; without a directory, memory that nothing keeps.
-fn open(args: &ServeArgs, dir: Option<&PathBuf>) -> Result<Pool> {
-    let options = args.pool_options();
-    let Some(dir) = dir else { return Ok(Pool::volatile(&options)?) };
+fn open(args: &ServeArgs, options: &Options, dir: Option<&PathBuf>) -> Result<Pool> {
+    let Some(dir) = dir else { return Ok(Pool::volatile(options)?) };
     if args.pool.is_none() {
         pool_dir::make_parents(dir)?;
     }
     let _progress = Progress::spinner(format!("opening {}", dir.display()));
     let pool = match args.nvm_model() {
-        None => Pool::open_or_create(dir, &options),
+        None => Pool::open_or_create(dir, options),
         Some(model) => {
-            RamMedium::open(dir, true, Some(model)).map_err(Into::into).and_then(|medium| open_or_create_on(medium, &options))
+            RamMedium::open(dir, true, Some(model)).map_err(Into::into).and_then(|medium| open_or_create_on(medium, options))
         }
     };
     let parent_is_missing = dir.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.exists());
@@ -72,9 +72,9 @@ fn open_or_create_on(medium: Arc<dyn Medium>, options: &Options) -> towa_epoch::
 }
 
 /// What a pool is made with it keeps: options that ask for something else are told so.
-fn tell_differences(args: &ServeArgs, pool: &Pool) {
+fn tell_differences(args: &ServeArgs, wanted: &Options, pool: &Pool) {
     let Some(medium) = pool.medium() else { return };
-    let (place, wanted) = (medium.location(), args.pool_options());
+    let place = medium.location();
     let (base, heap_len) = pool.heap_range();
     let log_len = pool.stats().log_capacity;
     if heap_len < wanted.heap_len && args.memory_limit_bytes() > heap_len - heap_len / 8 {
@@ -85,7 +85,7 @@ fn tell_differences(args: &ServeArgs, pool: &Pool) {
             args.memory_limit
         );
     }
-    if wanted.log_len.is_some_and(|wanted| wanted != log_len) {
+    if args.log_mb.is_some_and(|mb| mb << 20 != log_len) {
         eprintln!("towa: {place}: the pool was made with a log of {}; --log-mb is ignored", bytes(log_len));
     }
     if wanted.base.is_some_and(|wanted| wanted != base) {

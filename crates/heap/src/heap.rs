@@ -483,9 +483,14 @@ fn check_heap_len(heap_len: u64) -> Result<u64> {
     Ok(len)
 }
 
+/// Bytes of redo log that a new pool gets where none are asked for: a quarter of the heap, between 16 and 512 MiB.
+pub fn default_log_len(heap_len: u64) -> u64 {
+    (heap_len / 4).clamp(16 << 20, 512 << 20)
+}
+
 fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     let heap_len = check_heap_len(options.heap_len)?;
-    let ring_len = options.log_len.unwrap_or((heap_len / 4).clamp(16 << 20, 512 << 20)).next_multiple_of(4096);
+    let ring_len = options.log_len.unwrap_or_else(|| default_log_len(heap_len)).next_multiple_of(4096);
     if ring_len < crate::log::RING_MIN {
         let what = format!("log length {ring_len} is too small; at least {}", crate::log::RING_MIN);
         return Err(Error::Options { what });

@@ -33,7 +33,7 @@ mod verify;
 
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
-pub use heap::{CreateOptions, Heap, OpenOptions};
+pub use heap::{CreateOptions, Heap, OpenOptions, default_log_len};
 pub use recovery::Recovery;
 pub use roots::{ROOT_NAME_MAX, Root, RootTable};
 pub use verify::{VerifyReport, verify};

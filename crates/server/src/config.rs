@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use towa_epoch::Options;
+
 use crate::error::{Error, Result};
+
+/// An item is stored in one transaction, which must fit the log beside everybody else's: the log holds this many of the largest.
+pub(crate) const LOG_PER_ITEM: u64 = 8;
 
 /// Options of a server. `Config::default()` is memcached's defaults on the loopback address.
 #[derive(Clone, Debug)]
@@ -90,6 +95,19 @@ impl Config {
             return refuse("nothing to listen on: give an address (-l) or a Unix socket (-s)");
         }
         Ok(())
+    }
+
+    /// Options for a pool that this server is to be started on, where one must be made: what `options` say, with a heap large
+    /// enough for the items (`-m`), their table, counters and what size classes waste, and, unless they ask for a length, a log that
+    /// takes the largest item (`-I`).
+    pub fn fit(&self, mut options: Options) -> Options {
+        if let Some(limit) = self.memory_limit {
+            options.heap_len = options.heap_len.max(limit + limit / 4 + (64 << 20));
+        }
+        if options.log_len.is_none() {
+            options.log_len = Some(towa_epoch::default_log_len(options.heap_len).max(self.item_size_max * LOG_PER_ITEM));
+        }
+        options
     }
 
     /// The limit of items' bytes in a heap of `heap_len`.

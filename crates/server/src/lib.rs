@@ -35,5 +35,5 @@ pub mod store;
 
 pub use config::Config;
 pub use error::{Error, Result};
-pub use run::{PoolChoice, heap_for, run};
+pub use run::{PoolChoice, run};
 pub use server::{Handle, Server, Shared, Shutdown, VERSION};

@@ -17,21 +17,13 @@ pub enum PoolChoice {
     Volatile,
 }
 
-/// Bytes of heap for `limit` bytes of items: these, the table, counters, and what size classes waste.
-pub fn heap_for(limit: u64) -> u64 {
-    limit + limit / 4 + (64 << 20)
-}
-
 /// Opens the pool, serves until somebody asks for the end, and closes the pool with a last checkpoint.
 ///
-/// A new pool is made as `options` say, but its heap is made large enough for `-m`. `started` is called once the server answers; what it is
+/// A new pool is made as `options` say, but [large enough](Config::fit) for `-m` and `-I`. `started` is called once the server answers; what it is
 /// given can [end](Handle::stopper) the server, from a signal's thread for instance.
 pub fn run(config: Config, pool: &PoolChoice, options: &Options, started: impl FnOnce(&Handle)) -> Result<()> {
     config.check()?;
-    let mut options = options.clone();
-    if let Some(limit) = config.memory_limit {
-        options.heap_len = options.heap_len.max(heap_for(limit));
-    }
+    let options = config.fit(options.clone());
     let pool = match pool {
         PoolChoice::Directory(path) => Pool::open_or_create(path, &options)?,
         PoolChoice::Volatile => Pool::volatile(&options)?,

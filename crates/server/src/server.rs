@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use towa_epoch::{Mode, Pool};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, LOG_PER_ITEM};
 use crate::counters::{Counters, Sums};
 use crate::error::{Error, Result};
 use crate::net::{self, Barrier, Listeners, Mailbox};
@@ -132,14 +132,14 @@ impl Shared {
     }
 }
 
-/// An item is stored in one transaction, which must fit the log beside everybody else's.
+/// An existing pool may have been made for smaller items.
 fn check_item_size(config: &Config, pool: &Pool) -> Result<()> {
     let log = pool.stats().log_capacity;
-    if pool.mode() == Mode::Volatile || log == 0 || config.item_size_max <= log / 8 {
+    if pool.mode() == Mode::Volatile || log == 0 || config.item_size_max <= log / LOG_PER_ITEM {
         return Ok(());
     }
     Err(Error::Config(format!(
-        "items of up to {} bytes (-I) need a pool with a log of at least eight times that; this one has {log}",
+        "items of up to {} bytes (-I) need a pool with a log of at least {LOG_PER_ITEM} times that; this one has {log}",
         config.item_size_max
     )))
 }

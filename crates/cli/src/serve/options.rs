@@ -131,18 +131,17 @@ impl ServeArgs {
         self.memory_limit << 20
     }
 
-    /// How to create or open the pool. Beside the items there must be room for their table and for what size classes waste.
-    pub fn pool_options(&self) -> Options {
-        let limit = self.memory_limit_bytes();
-        Options {
-            heap_len: towa_server::heap_for(limit),
+    /// How to open the pool that `config` is served from, or to make it.
+    pub fn pool_options(&self, config: &Config) -> Options {
+        config.fit(Options {
+            heap_len: 0,
             log_len: self.log_mb.map(|mb| mb << 20),
             interval: Duration::from_millis(self.interval_ms),
             eager: self.eager,
             medium: self.medium.map(Into::into),
             base: self.base,
             ..Options::default()
-        }
+        })
     }
 
     /// The model of durable memory asked for.
