@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     pub read_done: CachePadded<AtomicU64>,
     pub gate: Gate,
     pub slots: Slots,
-    /// Lines marked per epoch parity, as far as accounted.
+    /// Lines marked, and old lines saved meanwhile, per epoch parity, as far as accounted.
     marked: [CachePadded<AtomicU64>; 2],
     /// Lines that any transaction may mark; log space for them is kept free at every start.
     pub reserve_lines: u64,
@@ -103,7 +103,7 @@ impl Engine {
             durable_end: Mutex::new(Instant::now()),
             interval_ns: AtomicU64::new(options.interval.as_nanos() as u64),
             requests: Default::default(),
-            pending: Default::default(),
+            pending: (Mutex::new(heap.recovered_commits().iter().copied().collect()), Condvar::new()),
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
             counts: Counts::default(),
@@ -147,11 +147,11 @@ impl Engine {
         self.urgent.store(false, Relaxed);
     }
 
-    /// Adds `lines` to what was marked in `epoch`, and closes the gate before the log can overflow.
+    /// Adds `lines` to what transactions of `epoch` marked and saved, and closes the gate before the log can overflow.
     pub fn account(&self, epoch: u64, lines: u64) {
         let mine = self.marked[(epoch % 2) as usize].fetch_add(lines, Relaxed) + lines;
         let capacity = self.heap.log().capacity();
-        if mine * LINE_COST * 2 > capacity / 4 {
+        if mine * LINE_COST > capacity / 4 {
             self.request_checkpoint();
         }
         if self.log_space_is_short() {
@@ -169,14 +169,14 @@ impl Engine {
         self.marked[(epoch % 2) as usize].store(0, Relaxed);
     }
 
-    /// Whether the live log, plus the most that all marked lines can come to (each line once, and once more saved by a user), plus
-    /// what running transactions may still mark, would overflow the ring.
+    /// Whether the live log, plus all marked and saved lines, plus what running transactions may still mark (each line once, and
+    /// once more an old one saved), would overflow the ring.
     fn log_space_is_short(&self) -> bool {
         let log = self.heap.log();
         let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
         let threads = self.slots.taken() as u64;
         let slack = (threads * (self.reserve_lines + ACCOUNT_LINES) * LINE_COST * 2).min(log.capacity() / 4) + FIXED_SLACK;
-        log.live() + (marked + self.reserved.load(Relaxed)) * LINE_COST * 2 + slack > log.capacity()
+        log.live() + (marked + self.reserved.load(Relaxed) * 2) * LINE_COST + slack > log.capacity()
     }
 
     /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use towa_heap::log::frame::unpack_run;
 use towa_heap::log::{EpochWriter, FrameBuilder};
+use towa_media::persist::prefetch;
 use towa_media::{Durability, LINE};
 
 use crate::engine::Engine;
@@ -277,16 +278,6 @@ unsafe fn copy_while_written(from: *const u8, into: &mut [u8]) {
         // SAFETY: mapped and aligned, by the caller's promise.
         let value = unsafe { &*from.cast::<StdU64>().add(i) }.load(Relaxed);
         word.copy_from_slice(&value.to_ne_bytes());
-    }
-}
-
-#[inline(always)]
-fn prefetch(_line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address is harmless.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(_line.cast());
     }
 }
 

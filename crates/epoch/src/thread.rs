@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 
 use towa_heap::alloc::Cache;
+use towa_media::LINE;
+use towa_media::persist::prefetch;
 
 use crate::engine::Engine;
 use crate::pool::Pool;
@@ -173,6 +175,17 @@ impl Thread {
                 return Ok(());
             }
             engine.wait_at_gate()?;
+        }
+    }
+
+    /// A hint that the line at `address` will soon be [marked](Tx::mark): fetches what `mark` looks at beside the line itself. Worth its
+    /// while as soon as a pointer is known whose object must still be fetched and compared. Any address is allowed.
+    #[inline]
+    pub fn prefetch_mark(&self, address: *const u8) {
+        let window = self.window.get();
+        let offset = address.addr().wrapping_sub(window.base);
+        if !window.tags.is_null() && offset < window.len {
+            prefetch(window.tags.wrapping_add(offset / LINE));
         }
     }
 

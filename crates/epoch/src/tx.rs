@@ -121,7 +121,7 @@ impl<'t> Tx<'t> {
         if thread.undoable.get() {
             (first..=last).for_each(|line| self.save_for_undo(line));
         }
-        let (mut added, mut run) = (0, first);
+        let (mut added, mut saved, mut run) = (0, 0, first);
         for line in first..=last {
             let tag = tags.get(line);
             let found = tag.load(Relaxed);
@@ -140,6 +140,7 @@ impl<'t> Tx<'t> {
                 // SAFETY: the slot's thread; the line lies in the heap; nobody else writes it during this transaction; two epochs
                 // of one parity are never open at once.
                 unsafe { slot.saved_for(epoch - 1).save(epoch - 1, line, address) };
+                saved += 1;
             }
             tag.store(mine, Relaxed);
             added += 1;
@@ -151,17 +152,18 @@ impl<'t> Tx<'t> {
             markers.record(first, last, Location::caller());
         }
         if added > 0 {
-            self.account(epoch, added);
+            self.account(epoch, added, saved);
         }
     }
 
-    fn account(&self, epoch: u64, added: u64) {
+    /// Counts `added` lines marked first, and `saved` old ones that go to the log beside them.
+    fn account(&self, epoch: u64, added: u64, saved: u64) {
         let slot = self.thread.slot();
         if slot.dirty_epoch.load(Relaxed) != epoch {
             slot.dirty_epoch.store(epoch, Release);
         }
         self.thread.marked.set(self.thread.marked.get() + added);
-        let lines = self.thread.unaccounted.get() + added;
+        let lines = self.thread.unaccounted.get() + added + saved;
         if lines >= ACCOUNT_LINES {
             self.thread.unaccounted.set(0);
             self.thread.engine().account(epoch, lines);
@@ -296,6 +298,11 @@ impl Marker for Tx<'_> {
     #[inline]
     fn mark(&self, address: usize, len: usize) {
         Tx::mark(self, without_provenance(address), len);
+    }
+
+    #[inline]
+    fn prefetch_mark(&self, address: usize) {
+        self.thread.prefetch_mark(without_provenance(address));
     }
 
     fn epoch(&self) -> u64 {

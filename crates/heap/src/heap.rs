@@ -63,8 +63,8 @@ struct Store {
     superblock: Mutex<Superblock>,
     /// Checksum of the newest commit recovered: what the next one names as its predecessor.
     chain_end: u64,
-    /// The newest commit recovered at open, if any was live.
-    recovered: Option<Commit>,
+    /// Commits recovered at open that are still live: on sync media, until the image is next synced.
+    recovered: Vec<Commit>,
     space: Arc<ImageSpace>,
     _lock: Box<dyn Send + Sync>,
 }
@@ -148,7 +148,7 @@ impl Heap {
         let heap_len = sb.heap_len;
         let superblock = Mutex::new(sb);
         let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
-        let recovered = chain.commits.last().copied();
+        let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
         let store = Store { medium, image, log, superblock_region, superblock, chain_end, recovered, space, _lock: lock };
         Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
     }
@@ -247,6 +247,12 @@ impl Heap {
         (self.recovery.epoch, self.store.as_ref().map_or(0, |s| s.chain_end))
     }
 
+    /// The epochs recovered at open whose log is still live, oldest first: to be [applied](Self::apply) and [cut](Self::cut) like
+    /// those that follow. Until then their commit slots and log space are taken.
+    pub fn recovered_commits(&self) -> &[Commit] {
+        self.store.as_ref().map_or(&[], |store| &store.recovered)
+    }
+
     /// Copies the lines of committed epochs, oldest first, into the image (not durable before [`cut`](Self::cut)).
     ///
     /// On sync media many epochs are applied together, so each line is written once, the newest, with its neighbours in one write.
@@ -305,10 +311,6 @@ impl Heap {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        // On sync media the image holds what was recovered, but nothing has synced it if nothing was committed since.
-        if let Some(commit) = store.recovered.filter(|c| c.epoch > store.superblock.lock().applied_epoch) {
-            self.cut(&commit)?;
-        }
         let mut sb = store.superblock.lock();
         let mut next = *sb;
         next.clean = 1;

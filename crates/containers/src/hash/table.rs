@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use towa_epoch::typed::scope;
-use towa_epoch::{Pool, Tx};
+use towa_epoch::{Pool, Thread, Tx};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub(super) const STRIPES: usize = SEGMENT / size_of::<Line>();
@@ -175,13 +175,33 @@ impl Table {
     /// The caller holds the stripe of `hash`, and has marked nothing it would invalidate.
     #[inline]
     pub unsafe fn find(&self, hash: u64, key: &[u8]) -> Place {
+        // SAFETY: the caller's promise.
+        unsafe { self.search(hash, key, |_| ()) }
+    }
+
+    /// [`find`](Self::find) for a caller who is about to change what is found: what marking it costs is fetched on the way.
+    ///
+    /// # Safety
+    /// As [`find`](Self::find).
+    #[inline]
+    pub unsafe fn find_to_change(&self, thread: &Thread, hash: u64, key: &[u8]) -> Place {
+        // SAFETY: the caller's promise.
+        unsafe { self.search(hash, key, |at| thread.prefetch_mark(at)) }
+    }
+
+    /// # Safety
+    /// As [`find`](Self::find). `passed` gets the addresses of the line and of each item, before they are looked at.
+    #[inline]
+    unsafe fn search(&self, hash: u64, key: &[u8], passed: impl Fn(*const u8)) -> Place {
         let line = self.line(Self::line_of(hash, self.lines.load(Ordering::Acquire)));
         let head = Self::head_of(hash);
+        passed(line.cast());
         // SAFETY: the stripe's lock covers the line and the chain.
         unsafe {
             let mut link = (&raw mut (*line).heads).cast::<*mut Item>().add(head);
             loop {
                 let item = *link;
+                passed(item.cast());
                 if item.is_null() || ((*item).hash == hash && Pair::key(&raw const (*item).pair) == key) {
                     return Place { line, head, link, item };
                 }

@@ -33,7 +33,7 @@ impl HashMap {
         let mut stripe = self.0.write(Table::stripe_of(hash));
         // SAFETY: the stripe is held until after the transaction.
         let new = unsafe {
-            let place = self.0.find(hash, key);
+            let place = self.0.find_to_change(thread, hash, key);
             let tx = begin(thread, room)?;
             let new = self.0.set(&tx, &place, hash, key, value)?;
             tx.commit();
@@ -82,7 +82,7 @@ impl HashMap {
         let mut stripe = self.0.write(Table::stripe_of(hash));
         // SAFETY: the stripe is held until after the transaction.
         unsafe {
-            let place = self.0.find(hash, key);
+            let place = self.0.find_to_change(thread, hash, key);
             if place.item.is_null() {
                 return Ok(None);
             }
@@ -119,7 +119,7 @@ impl HashMap {
         let mut stripe = self.0.write(Table::stripe_of(hash));
         // SAFETY: the stripe is held until after the transaction.
         let by = unsafe {
-            let place = self.0.find(hash, key);
+            let place = self.0.find_to_change(thread, hash, key);
             let there = !place.item.is_null();
             // Before the transaction begins, so that a panic in `f` changes nothing.
             let change = {
@@ -163,7 +163,7 @@ impl HashMap {
         let _stripe = self.0.write(Table::stripe_of(hash));
         // SAFETY: the stripe is held until after the transaction.
         unsafe {
-            let place = self.0.find(hash, key);
+            let place = self.0.find_to_change(thread, hash, key);
             if place.item.is_null() {
                 return Ok(None);
             }

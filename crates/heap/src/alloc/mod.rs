@@ -52,11 +52,16 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use table::{Entry, SlabChunk, Table};
+use towa_media::persist::prefetch;
 
 /// What the allocator needs of a transaction.
 pub trait Marker {
     /// Called before the bytes `addr..addr + len` are written.
     fn mark(&self, addr: usize, len: usize);
+    /// A hint that the line at `addr` will be marked before long.
+    fn prefetch_mark(&self, addr: usize) {
+        let _ = addr;
+    }
     /// The epoch (unit of commitment) the transaction belongs to. Of one thread's transactions it never decreases.
     fn epoch(&self) -> u64;
 }
@@ -139,6 +144,12 @@ impl Allocator {
             Some(off) => off,
             None => self.refill(cache, m, class, size)?,
         };
+        if let Some(&next) = cache.bins[class].last() {
+            // The next block of this class is cold, most likely; what its allocation looks at is fetched meanwhile.
+            let next = self.geo.at(next).as_ptr();
+            prefetch(next);
+            m.prefetch_mark(next as usize);
+        }
         let slab = self.slab_at(off);
         let block = self.geo.at(off);
         let tag = slab.key.tag(off);
