@@ -73,7 +73,9 @@ impl Clock {
             if word & GATE != 0 {
                 return None;
             }
-            announcement.0.store(word, Relaxed);
+            // Release: the persister that finds this transaction where it looks for an earlier one of the thread must have seen the
+            // earlier one's end, and what it wrote. (Release sequences no longer contain later stores of the same thread.)
+            announcement.0.store(word, Release);
             self.barrier.fast();
             if self.word.load(Acquire) == word {
                 return Some(word >> 1);
@@ -128,6 +130,35 @@ mod loom_tests {
             // Not busy: a transaction of the old epoch is over and its write is visible, or it is of the new epoch.
             if seen == Some(0) {
                 assert_eq!(epoch, old + 1, "a transaction of the old epoch ran after the persister looked");
+            }
+        });
+    }
+
+    /// The same for back-to-back transactions: one of the new epoch, found where one of the old was looked for, must not hide what the
+    /// old one wrote.
+    #[test]
+    fn a_later_transaction_does_not_hide_an_earlier_one() {
+        loom::model(|| {
+            let clock = Arc::new(Clock::new(1));
+            let slot = Arc::new(Announcement::new());
+            let written = Arc::new(AtomicU64::new(0));
+            let (c, s, w) = (Arc::clone(&clock), Arc::clone(&slot), Arc::clone(&written));
+            let user = thread::spawn(move || {
+                let mut in_old = 0;
+                for _ in 0..2 {
+                    if c.enter(&s).expect("the gate is open") == 1 {
+                        in_old += 1;
+                        w.store(in_old, Relaxed);
+                    }
+                    s.leave();
+                }
+                in_old
+            });
+            let old = clock.advance();
+            let seen = (!slot.is_in(old)).then(|| written.load(Relaxed));
+            let in_old = user.join().expect("user does not panic");
+            if let Some(seen) = seen {
+                assert_eq!(seen, in_old, "a transaction of the old epoch was missed, or what it wrote");
             }
         });
     }

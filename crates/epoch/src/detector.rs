@@ -63,9 +63,6 @@ impl Markers {
 /// Compares working copy and image, which holds everything up to the epoch before the current one.
 pub(crate) fn compare(engine: &Engine) -> Result<()> {
     const STEP: usize = 64 << 10;
-    if !engine.pending.0.lock().is_empty() {
-        return Ok(()); // a sync medium's image is behind; compared when it has caught up
-    }
     engine.gate.close(&engine.clock, Reason::Checkpoint);
     wait_all(engine, |slot| !slot.announcement.is_busy());
     let mut buffer = vec![0; STEP];

@@ -21,8 +21,8 @@ use crate::{Error, Mode, Options, Result, Stats};
 const LINE_COST: u64 = 73;
 /// What frames may waste at the end of the ring.
 const FIXED_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
-/// Lines a thread marks before it tells the others.
-pub(crate) const ACCOUNT_LINES: u64 = 1024;
+/// Lines a thread marks before it tells the others, at most.
+const ACCOUNT_LINES: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -37,8 +37,7 @@ pub(crate) struct Engine {
     pub slots: Slots,
     /// Lines marked, and old lines saved meanwhile, per epoch parity, as far as accounted.
     marked: [CachePadded<AtomicU64>; 2],
-    /// Lines that any transaction may mark; log space for them is kept free at every start.
-    pub reserve_lines: u64,
+    share: Share,
     /// Lines reserved beyond that by large transactions that run now.
     reserved: AtomicU64,
     pub durable: AtomicU64,
@@ -47,6 +46,8 @@ pub(crate) struct Engine {
     pub durable_end: Mutex<Instant>,
     interval_ns: AtomicU64,
     pub requests: (Mutex<Requests>, Condvar),
+    /// Held by whoever applies pending epochs: one at a time, or older lines would be written over newer ones.
+    pub applying: Mutex<()>,
     /// Committed epochs whose lines are not yet durable in the image, oldest first.
     pub pending: (Mutex<std::collections::VecDeque<Commit>>, Condvar),
     poisoned: AtomicBool,
@@ -62,6 +63,42 @@ pub(crate) struct Engine {
     pub warming: Option<Warming>,
     pub markers: Option<Markers>,
     pub forgotten: Mutex<Vec<ForgottenMark>>,
+}
+
+/// What a transaction may mark without asking, and how finely marks are told to the others: the more threads, the less, so that all
+/// of them together leave a good part of the log to the work.
+#[derive(Debug)]
+struct Share {
+    lines: AtomicU64,
+    account: AtomicU64,
+}
+
+impl Share {
+    /// The share of one thread in a log of `capacity` bytes; of none, without bounds.
+    fn of(capacity: Option<u64>) -> Share {
+        let share = Share { lines: AtomicU64::new(u64::MAX), account: AtomicU64::new(ACCOUNT_LINES) };
+        if let Some(capacity) = capacity {
+            share.divide(capacity, 1);
+        }
+        share
+    }
+
+    /// A transaction may mark a 128th of the log, a line and an old one saved for it being counted; where more than 32 threads are
+    /// registered, a quarter of the log is divided among them.
+    fn divide(&self, capacity: u64, threads: u64) {
+        let lines = (capacity / (LINE_COST * 2 * 64)).min(capacity / (LINE_COST * 2 * 2) / threads.max(1)).clamp(1, 1 << 16);
+        self.lines.store(lines, Relaxed);
+        self.account.store((lines / 4).clamp(1, ACCOUNT_LINES), Relaxed);
+    }
+}
+
+/// Nanoseconds between checkpoints: shorter than 100 us the persister would do nothing else, longer than the number holds is for ever.
+fn interval_ns(interval: Duration) -> u64 {
+    u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).clamp(100_000, 1 << 62)
+}
+
+fn no_log_space_in_a_manual_pool() -> Error {
+    Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into())
 }
 
 /// What the persister has been asked for.
@@ -86,8 +123,6 @@ impl Engine {
             (0, _) => 1,
             (n, _) => n.min(64),
         };
-        // A sixty-fourth of the log, so that some threads' reserves leave most of it to the work: 1.8 MB of 256 MiB.
-        let reserve_lines = if volatile { u64::MAX } else { (heap.log().capacity() / (64 * LINE_COST * 2)).clamp(64, 1 << 16) };
         Ok(std::sync::Arc::new(Engine {
             mode,
             tags,
@@ -96,13 +131,14 @@ impl Engine {
             gate: Gate::default(),
             slots: Slots::new(),
             marked: Default::default(),
-            reserve_lines,
+            share: Share::of(if volatile { None } else { Some(heap.log().capacity()) }),
             reserved: AtomicU64::new(0),
             durable: AtomicU64::new(epoch),
             durable_changed: Default::default(),
             durable_end: Mutex::new(Instant::now()),
-            interval_ns: AtomicU64::new(options.interval.as_nanos() as u64),
+            interval_ns: AtomicU64::new(interval_ns(options.interval)),
             requests: Default::default(),
+            applying: Mutex::default(),
             pending: (Mutex::new(heap.recovered_commits().iter().copied().collect()), Condvar::new()),
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
@@ -123,7 +159,7 @@ impl Engine {
     }
 
     pub fn set_interval(&self, interval: Duration) {
-        self.interval_ns.store(interval.as_nanos().max(100_000) as u64, Relaxed);
+        self.interval_ns.store(interval_ns(interval), Relaxed);
         self.requests.1.notify_all();
     }
 
@@ -142,9 +178,9 @@ impl Engine {
         self.urgent.load(Relaxed)
     }
 
-    /// The checkpoint that was asked for begins; later requests are for the next.
-    pub fn calm(&self) {
-        self.urgent.store(false, Relaxed);
+    /// A checkpoint begins: whether it was asked for. What is asked for from now on is for the next.
+    pub fn take_urgency(&self) -> bool {
+        self.urgent.swap(false, Relaxed)
     }
 
     /// Adds `lines` to what transactions of `epoch` marked and saved, and closes the gate before the log can overflow.
@@ -174,15 +210,47 @@ impl Engine {
     fn log_space_is_short(&self) -> bool {
         let log = self.heap.log();
         let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
-        let threads = self.slots.taken() as u64;
-        let slack = (threads * (self.reserve_lines + ACCOUNT_LINES) * LINE_COST * 2).min(log.capacity() / 4) + FIXED_SLACK;
+        let slack = self.slots.taken() as u64 * (self.share_lines() + self.account_lines()) * LINE_COST * 2 + FIXED_SLACK;
         log.live() + (marked + self.reserved.load(Relaxed) * 2) * LINE_COST + slack > log.capacity()
+    }
+
+    /// Lines that any transaction may mark; log space for them is kept free at every start.
+    #[inline]
+    pub fn share_lines(&self) -> u64 {
+        self.share.lines.load(Relaxed)
+    }
+
+    /// Lines a thread marks before it tells the others.
+    #[inline]
+    pub fn account_lines(&self) -> u64 {
+        self.share.account.load(Relaxed)
+    }
+
+    /// The number of registered threads has changed, and with it what each may mark.
+    pub fn threads_changed(&self) {
+        if !self.heap.is_volatile() {
+            self.share.divide(self.heap.log().capacity(), self.slots.taken() as u64);
+            self.review_gate();
+        }
+    }
+
+    /// Log space for `lines` more of a running transaction, which cannot wait: whether there is any that nobody has marked or
+    /// reserved. What is kept free for others is used if need be. Undone by [`unreserve`](Self::unreserve).
+    pub fn reserve_more(&self, lines: u64) -> bool {
+        let log = self.heap.log();
+        let reserved = self.reserved.fetch_add(lines, Relaxed) + lines;
+        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
+        let fits = log.live() + (marked + reserved * 2) * LINE_COST + FIXED_SLACK <= log.capacity();
+        if !fits {
+            self.reserved.fetch_sub(lines, Relaxed);
+        }
+        fits
     }
 
     /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
     pub fn reserve(&self, bytes: usize) -> Result<u64> {
         let lines = (bytes as u64).div_ceil(towa_media::LINE as u64) + 2;
-        if self.heap.is_volatile() || lines <= self.reserve_lines {
+        if self.heap.is_volatile() || lines <= self.share_lines() {
             return Ok(0);
         }
         let log_len = self.heap.log().capacity();
@@ -190,20 +258,30 @@ impl Engine {
             return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
         }
         let began = Instant::now();
-        loop {
+        for tries in 0.. {
             self.check()?;
             self.reserved.fetch_add(lines, Relaxed);
             if !self.log_space_is_short() {
-                return Ok(lines);
+                if tries > 0 {
+                    self.count_stall(began);
+                }
+                break;
             }
             self.reserved.fetch_sub(lines, Relaxed);
-            self.counts.stalls.fetch_add(1, Relaxed);
+            if self.manual {
+                return Err(no_log_space_in_a_manual_pool());
+            }
             self.request_checkpoint();
             self.requests.0.lock().bring_up = true;
             self.pending.1.notify_all();
             std::thread::sleep(Duration::from_millis(1));
-            self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
         }
+        Ok(lines)
+    }
+
+    fn count_stall(&self, began: Instant) {
+        self.counts.stalls.fetch_add(1, Relaxed);
+        self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
     }
 
     /// The transaction that reserved `lines` has ended.
@@ -223,14 +301,13 @@ impl Engine {
     #[cold]
     pub fn wait_at_gate(&self) -> Result<()> {
         if self.manual && self.gate.is_closed_for(Reason::LogSpace) {
-            return Err(Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into()));
+            return Err(no_log_space_in_a_manual_pool());
         }
         let began = Instant::now();
         let stalled = self.gate.is_closed_for(Reason::LogSpace);
         let open = self.gate.wait();
         if stalled {
-            self.counts.stalls.fetch_add(1, Relaxed);
-            self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+            self.count_stall(began);
         }
         if open { Ok(()) } else { Err(self.poison_error()) }
     }
@@ -273,6 +350,11 @@ impl Engine {
 
     pub fn check(&self) -> Result<()> {
         if self.is_poisoned() { Err(self.poison_error()) } else { Ok(()) }
+    }
+
+    /// Nothing was changed since the newest durable epoch ended: that state is no older than now.
+    pub fn note_idle(&self) {
+        *self.durable_end.lock() = Instant::now();
     }
 
     /// `epoch` is durable: tell those who wait.

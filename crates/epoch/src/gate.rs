@@ -19,6 +19,8 @@ pub(crate) enum Reason {
     Poisoned = 4,
     /// The warmer makes sure that no transaction runs.
     Warming = 8,
+    /// The pool is being closed; then it is poisoned.
+    Closing = 16,
 }
 
 /// The gate; see the module.

@@ -56,20 +56,23 @@ pub(crate) struct Checkpointer {
     prev: u64,
     frame: FrameBuilder,
     pacer: Pacer,
+    /// Somebody waits for the epoch that is being taken.
+    in_hurry: bool,
 }
 
 impl Checkpointer {
     pub fn new(engine: &Engine) -> Self {
-        Self { prev: engine.heap.recovered().1, frame: FrameBuilder::new(), pacer: Pacer::new() }
+        Self { prev: engine.heap.recovered().1, frame: FrameBuilder::new(), pacer: Pacer::new(), in_hurry: false }
     }
 
     /// Takes the current epoch to the log (and on line media to the image), unless nothing was changed in it. Gives the newest
     /// durable epoch. An error has poisoned the pool.
     pub fn checkpoint(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
         engine.check()?;
-        if engine.slots.any_dirty(engine.clock.epoch())
-            && let Err(e) = self.take(engine, observe)
-        {
+        self.in_hurry = engine.take_urgency();
+        if !engine.slots.any_dirty(engine.clock.epoch()) {
+            engine.note_idle();
+        } else if let Err(e) = self.take(engine, observe) {
             engine.poison(e.to_string());
             return Err(e);
         }
@@ -97,14 +100,14 @@ impl Checkpointer {
         self.pace(engine, epoch);
         let lines = self.read_lines(engine, &writer, epoch, observe)?;
         engine.read_done.store(epoch, Release);
-        if stop_the_world {
-            engine.gate.open(&engine.clock, Reason::Checkpoint);
-        }
         // Pairs with the fence in `SavedLines::save`.
         fence(Acquire);
         observe(Phase::Read);
         let saved = self.append_saved(engine, &writer, epoch)?;
         writer.fence()?;
+        if stop_the_world {
+            engine.gate.open(&engine.clock, Reason::Checkpoint);
+        }
         let commit = writer.commit(engine.heap.allocator().frontier())?;
         self.prev = commit.checksum;
         engine.forget_marked(epoch);
@@ -113,7 +116,6 @@ impl Checkpointer {
             unsafe { slot.list(epoch) }.clear();
         }
         engine.publish_durable(epoch, ended);
-        engine.calm();
         engine.counts.checkpoints.fetch_add(1, Relaxed);
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
         engine.counts.lines_saved.fetch_add(saved, Relaxed);
@@ -137,6 +139,8 @@ impl Checkpointer {
         // the allocation that needs the space.
         let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD);
         if engine.markers.is_some() {
+            // A sync medium's image may be many epochs behind; the comparison is of the newest.
+            apply_pending(engine, &mut || ())?;
             crate::detector::compare(engine)?;
         }
         Ok(())
@@ -147,7 +151,7 @@ impl Checkpointer {
         // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
         let lines = engine.slots.iter().map(|slot| unsafe { slot.list(epoch) }.lines).sum();
         self.pacer.begin(lines, engine.interval());
-        if engine.manual || engine.mode == Mode::StopTheWorld {
+        if self.in_hurry || engine.manual || engine.mode == Mode::StopTheWorld {
             self.pacer.hurry();
         }
     }
@@ -211,6 +215,10 @@ fn wait_for_commit_slot(engine: &Engine) -> Result<()> {
     let mut pending = engine.pending.0.lock();
     while pending.len() + 2 > slots {
         engine.check()?;
+        if engine.manual {
+            drop(pending);
+            return apply_pending(engine, &mut || ());
+        }
         engine.pending.1.wait_for(&mut pending, Duration::from_millis(200));
     }
     Ok(())
@@ -230,6 +238,7 @@ fn pace_tick(engine: &Engine, pacer: &mut Pacer, may_sleep: bool) {
 
 /// Steps 5 and 6 for all epochs that are committed and not yet cut; `pause` is called between pieces of work.
 pub(crate) fn apply_pending(engine: &Engine, pause: &mut dyn FnMut()) -> Result<()> {
+    let _one_at_a_time = engine.applying.lock();
     let commits: Vec<_> = engine.pending.0.lock().iter().copied().collect();
     let Some(last) = commits.last() else {
         return Ok(());

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use towa_media::{Durability, Medium};
 
 use crate::detector::ForgottenMark;
 use crate::engine::Engine;
+use crate::gate::Reason;
 use crate::persister::{self, Checkpointer, Phase};
 use crate::thread::is_in_transaction;
 use crate::{Error, Mode, Options, Result, Stats, warming};
@@ -86,27 +88,38 @@ impl Pool {
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
         let engine = Engine::new(heap, options)?;
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(&engine)));
-        let mut background = Vec::new();
+        let (mut background, mut failed) = (Vec::new(), None);
+        if !engine.heap.is_volatile() {
+            // Log space may be short from the start: what was recovered on a sync medium is still in the log.
+            engine.account(engine.clock.epoch(), 0);
+        }
         if !engine.heap.is_volatile() && !options.manual {
             let (e, c) = (Arc::clone(&engine), Arc::clone(&checkpointer));
-            background.push(spawn("towa-persister", move || persister::run(&e, &c)));
+            let mut start = |name, work| spawn(name, &engine, work).map(|thread| background.push(thread));
+            let mut started = start("towa-persister", Box::new(move |_: &Engine| persister::run(&e, &c)) as Work);
             if engine.heap.medium().is_some_and(|m| m.durability() == Durability::Sync) {
-                let e = Arc::clone(&engine);
-                background.push(spawn("towa-applier", move || persister::run_applier(&e)));
+                started = started.and_then(|()| start("towa-applier", Box::new(persister::run_applier)));
             }
             if engine.warming.is_some() {
-                let e = Arc::clone(&engine);
-                background.push(spawn("towa-warmer", move || warming::run(&e)));
+                started = started.and_then(|()| start("towa-warmer", Box::new(warming::run)));
+            }
+            if let Err(e) = started {
+                failed = Some(e);
             }
         }
-        Ok(Pool(Arc::new(Inner {
+        let pool = Pool(Arc::new(Inner {
             engine,
             checkpointer,
             background: Mutex::new(background),
             registry: Mutex::default(),
             manual: options.manual,
             closed: Mutex::new(false),
-        })))
+        }));
+        match failed {
+            // Dropping the pool stops what was started and closes it.
+            Some(e) => Err(e),
+            None => Ok(pool),
+        }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -142,7 +155,7 @@ impl Pool {
         if self.engine().heap.is_volatile() {
             return Ok(true);
         }
-        self.engine().wait_durable(epoch, Some(Instant::now() + timeout))
+        self.engine().wait_durable(epoch, Instant::now().checked_add(timeout))
     }
 
     /// Takes a checkpoint now, on the calling thread; gives the newest durable epoch. Does nothing when nothing was changed.
@@ -177,7 +190,6 @@ impl Pool {
         if engine.heap.is_volatile() {
             return Ok(());
         }
-        let _one_at_a_time = self.0.checkpointer.lock();
         persister::apply_pending(engine, &mut || ()).inspect_err(|e| engine.poison(e.to_string()))
     }
 
@@ -283,9 +295,13 @@ impl Pool {
         self.engine().shut();
     }
 
-    /// Takes the last checkpoint and closes; fails if that could not be made durable. Other clones and threads of the pool find it
-    /// poisoned ("closed").
+    /// Waits for running transactions, takes the last checkpoint and closes; fails if that could not be made durable. Other clones and
+    /// threads of the pool find it poisoned ("closed").
+    ///
+    /// # Errors
+    /// [`Error::Usage`] inside a transaction of the same thread, which it would wait for: the pool stays open for its other clones.
     pub fn close(self) -> Result<()> {
+        self.refuse_in_transaction("close")?;
         self.0.close()
     }
 }
@@ -317,6 +333,9 @@ impl Inner {
 
     fn last_checkpoint(&self) -> Result<()> {
         let engine = &self.engine;
+        // No transaction begins any more, and none runs: what was committed is in this checkpoint.
+        engine.gate.close(&engine.clock, Reason::Closing);
+        persister::wait_all(engine, |slot| !slot.announcement.is_busy());
         self.checkpointer.lock().checkpoint(engine, &mut |_| ())?;
         persister::apply_pending(engine, &mut || ())?;
         Ok(engine.heap.close()?)
@@ -331,6 +350,18 @@ impl Drop for Inner {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    std::thread::Builder::new().name(name.into()).spawn(work).expect("a thread can be started")
+type Work = Box<dyn FnOnce(&Engine) + Send>;
+
+/// Starts a background thread. If it panics, the pool is poisoned: nothing would become durable any more.
+fn spawn(name: &'static str, engine: &Arc<Engine>, work: Work) -> Result<JoinHandle<()>> {
+    let shared = Arc::clone(engine);
+    let guarded = move || {
+        if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| work(&shared))) {
+            let what = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let what = what.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            shared.poison(format!("thread {name} panicked: {what}"));
+        }
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(guarded);
+    thread.map_err(|e| Error::Usage(format!("thread {name} cannot be started: {e}; raise the limit of threads")))
 }

@@ -121,8 +121,8 @@ impl Thread {
         Ok(Tx::running(self))
     }
 
-    /// Starts a transaction that writes up to `bytes`, more than the sixty-fourth of half the log that every transaction may. Waits for log
-    /// space as [`begin`](Self::begin) does.
+    /// Starts a transaction that writes up to `bytes`, more than every transaction may: a 128th of the log, or, where more than 32 threads
+    /// are registered, a quarter of the log divided by their number. Waits for log space as [`begin`](Self::begin) does.
     ///
     /// # Errors
     /// [`Error::TooLarge`] if the log could never hold it.
@@ -168,7 +168,7 @@ impl Thread {
             if let Some(epoch) = engine.clock.enter(&slot.announcement) {
                 self.epoch.set(epoch);
                 self.marked.set(0);
-                self.may_mark.set(engine.reserve_lines);
+                self.may_mark.set(engine.share_lines());
                 let mut window = self.window.get();
                 window.tag = tag_of(epoch);
                 self.window.set(window);
@@ -223,7 +223,11 @@ impl Drop for Thread {
             self.slot().announcement.leave();
         }
         self.cache.borrow_mut().flush(engine.heap.allocator());
+        if self.unaccounted.get() > 0 {
+            engine.account(self.epoch.get(), self.unaccounted.get());
+        }
         engine.slots.give_back(self.slot);
+        engine.threads_changed();
     }
 }
 
@@ -239,6 +243,7 @@ impl Pool {
             let most = crate::slot::SLOTS;
             Error::Usage(format!("{most} threads are registered with the pool, the most there can be; drop a Thread first"))
         })?;
+        engine.threads_changed();
         Ok(Thread::new(self.clone(), slot))
     }
 }

@@ -13,7 +13,6 @@ use towa_heap::Root;
 use towa_heap::alloc::Marker;
 use towa_media::LINE;
 
-use crate::engine::ACCOUNT_LINES;
 use crate::pool::Pool;
 use crate::tags::tag_of;
 use crate::thread::{Thread, Window};
@@ -60,8 +59,9 @@ impl<'t> Tx<'t> {
 
     /// Write barrier: call **before** writing `len` bytes at `address`.
     ///
-    /// Transactions that run at the same time must not mark the same 64-byte line; one that finds its line marked by a later epoch
-    /// panics in debug builds and poisons the pool in release builds, naming the address.
+    /// Transactions that run at the same time must not mark the same 64-byte line. One that finds its line marked by a later epoch
+    /// panics in debug builds and poisons the pool in release builds, naming the address: it and all later ones are never durable
+    /// ([`try_commit`](Self::try_commit) says so). The other order, and conflicts within an epoch, are not noticed.
     ///
     /// # Panics
     /// If the range does not lie in the heap.
@@ -164,11 +164,32 @@ impl<'t> Tx<'t> {
         }
         self.thread.marked.set(self.thread.marked.get() + added);
         let lines = self.thread.unaccounted.get() + added + saved;
-        if lines >= ACCOUNT_LINES {
+        if lines >= self.thread.engine().account_lines() {
             self.thread.unaccounted.set(0);
             self.thread.engine().account(epoch, lines);
         } else {
             self.thread.unaccounted.set(lines);
+        }
+        if self.thread.marked.get() > self.thread.may_mark.get() {
+            self.mark_beyond_share();
+        }
+    }
+
+    /// The transaction marks more than it may. It takes what the log has left; where that is nothing, the pool is given up now,
+    /// rather than later by a log that overflows: nobody else's transaction may fail for this one.
+    #[cold]
+    fn mark_beyond_share(&self) {
+        let (thread, engine) = (self.thread, self.thread.engine());
+        let more = thread.marked.get() - thread.may_mark.get() + engine.share_lines().min(1 << 10);
+        if engine.reserve_more(more) {
+            thread.may_mark.set(thread.may_mark.get() + more);
+            thread.reserved.set(thread.reserved.get() + more);
+        } else {
+            engine.poison(format!(
+                "a transaction marked {} bytes, more than the {} it may or has reserved, and the log has no more; begin it reserving",
+                thread.marked.get() * LINE as u64,
+                thread.may_mark.get() * LINE as u64
+            ));
         }
     }
 
@@ -245,6 +266,18 @@ impl<'t> Tx<'t> {
         let epoch = self.epoch();
         self.end(true);
         epoch
+    }
+
+    /// [`commit`](Self::commit), which also tells when the pool has failed meanwhile: this transaction marked a line that another epoch's
+    /// holds, or more than the log has room for, or a checkpoint could not be written. What it wrote will then never be durable.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn try_commit(self) -> Result<u64> {
+        let thread = self.thread;
+        let epoch = self.commit();
+        thread.engine().check()?;
+        Ok(epoch)
     }
 
     /// Rolls everything back if the transaction was begun undoable; else poisons the pool, which stays at its last epoch.

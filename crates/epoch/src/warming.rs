@@ -113,6 +113,8 @@ fn warm_batch(engine: &Engine, warming: &Warming, part: &Mapping) -> bool {
 
 /// Returns when every transaction that might not have seen the offers has ended; `false` when the pool is stopped.
 fn wait_until_offers_are_seen(engine: &Engine) -> bool {
+    // Whoever reads a later clock than this look at it must see the offers, so they must not be overtaken by it.
+    crate::sync::fence(SeqCst);
     let epoch = engine.clock.epoch();
     while !is_stopped(engine) {
         if engine.clock.epoch() > epoch {

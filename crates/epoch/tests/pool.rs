@@ -224,7 +224,14 @@ fn volatile_pool_allocates_and_forgets() {
 #[test]
 fn forgotten_mark_is_named() {
     let detect = Options { detect_forgotten_marks: true, manual: true, ..options() };
-    let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &detect).expect("create");
+    forget_one_mark(&Pool::create_on(towa_media::RamMedium::anonymous(), &detect).expect("create"));
+    // On a sync medium the image is behind, and is brought up for the comparison.
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let on_file = Options { medium: Some(towa_media::Kind::File), ..detect };
+    forget_one_mark(&Pool::create(dir.path(), &on_file).expect("create"));
+}
+
+fn forget_one_mark(pool: &Pool) {
     let mut thread = pool.register().expect("register");
     let tx = thread.begin().expect("begin");
     let block = tx.alloc(4096).expect("space");

@@ -1,0 +1,256 @@
+//! The log's space and the pool's end under many threads: nobody who keeps to the rules is refused, and nobody's commit is lost.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::Duration;
+
+use towa_epoch::{Error, Options, Pool, Root, Thread, Tx};
+use towa_media::Kind;
+
+const LINE: usize = 64;
+
+fn options() -> Options {
+    Options { heap_len: 64 << 20, log_len: Some(4 << 20), interval: Duration::from_millis(5), ..Options::default() }
+}
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// A block of `lines` lines under root `name`.
+fn block(thread: &mut Thread, name: &str, lines: usize) -> NonNull<u8> {
+    let tx = thread.begin_reserving(lines * LINE).expect("begin");
+    let block = tx.alloc(lines * LINE).expect("space");
+    // SAFETY: a live block of that size, which holds bytes.
+    unsafe { tx.set_root(name, Some(Root { ptr: block, type_tag: 1, size: (lines * LINE) as u64 })) }.expect("a root slot");
+    tx.commit();
+    block
+}
+
+/// Writes `value` into the first word of each of the block's lines.
+fn write_lines(tx: &Tx<'_>, block: NonNull<u8>, lines: usize, value: u64) {
+    for line in 0..lines {
+        let word = block.as_ptr().wrapping_add(line * LINE).cast::<u64>();
+        tx.mark(word.cast(), 8);
+        // SAFETY: in a live block, aligned (large blocks are, as chunks), used by one thread.
+        unsafe { word.write(value) };
+    }
+}
+
+fn first_word(pool: &Pool, name: &str) -> Option<u64> {
+    // SAFETY: the block is live as long as its root is there.
+    pool.root(name).map(|root| unsafe { root.ptr.cast::<u64>().read() })
+}
+
+#[test]
+fn many_threads_with_full_shares_never_fill_the_log() {
+    const THREADS: usize = 100;
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &options()).expect("create");
+    // What each may mark when all are registered: a quarter of the log, divided.
+    let lines = (4 << 20) / 4 / THREADS / LINE / 3;
+    let mut threads: Vec<_> = (0..THREADS).map(|_| pool.register().expect("register")).collect();
+    let blocks: Vec<_> =
+        threads.iter_mut().enumerate().map(|(i, t)| block(t, &format!("b{i}"), lines.max(512)).as_ptr().addr()).collect();
+    std::thread::scope(|scope| {
+        for (mut thread, at) in threads.into_iter().zip(blocks) {
+            scope.spawn(move || {
+                for round in 1..=50 {
+                    let tx = thread.begin().expect("nobody who keeps to his share is refused");
+                    write_lines(&tx, NonNull::new(at as *mut u8).expect("an address"), lines, round);
+                    tx.try_commit().expect("the pool is well");
+                }
+            });
+        }
+    });
+    pool.sync().expect("sync");
+    pool.close().expect("close");
+    let pool = Pool::open(dir.path(), &options()).expect("open");
+    assert!((0..THREADS).all(|i| first_word(&pool, &format!("b{i}")) == Some(50)));
+}
+
+#[test]
+fn a_thread_per_transaction_is_accounted() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { interval: Duration::from_secs(3600), ..options() }).expect("create");
+    let lines = 200;
+    let at: Vec<_> = (0..400).map(|i| block(&mut pool.register().expect("register"), &format!("b{i}"), lines)).collect();
+    pool.sync().expect("sync");
+    for round in 1..=3 {
+        for block in &at {
+            let mut thread = pool.register().expect("register");
+            let tx = thread.begin().expect("the log was given up unnoticed");
+            write_lines(&tx, *block, lines, round);
+            tx.try_commit().expect("the pool is well");
+        }
+    }
+    pool.close().expect("close");
+}
+
+#[test]
+fn marking_beyond_the_share_takes_what_is_left_and_then_says_so() {
+    let dir = dir();
+    let manual = Options { manual: true, ..options() };
+    let pool = Pool::create(dir.path(), &manual).expect("create");
+    let mut thread = pool.register().expect("register");
+    let lines = (1 << 20) / LINE;
+    let big = block(&mut thread, "big", lines);
+    pool.checkpoint().expect("checkpoint");
+    pool.apply_now().expect("apply");
+    let tx = thread.begin().expect("begin");
+    write_lines(&tx, big, lines, 1);
+    tx.try_commit().expect("the log had that much left");
+    pool.checkpoint().expect("checkpoint");
+    pool.apply_now().expect("apply");
+
+    // More than the log could hold: put together from parts, each of which fits.
+    let part = (512 << 10) / LINE;
+    let parts: Vec<_> = (0..10)
+        .map(|i| {
+            let at = block(&mut thread, &format!("part{i}"), part);
+            write_lines(&thread.begin_reserving(part * LINE).expect("begin"), at, part, 1);
+            pool.checkpoint().expect("checkpoint");
+            pool.apply_now().expect("apply");
+            at
+        })
+        .collect();
+    let tx = thread.begin().expect("begin");
+    parts.iter().for_each(|at| write_lines(&tx, *at, part, 2));
+    let why = tx.try_commit().expect_err("the log cannot hold it").to_string();
+    assert!(why.contains("begin it reserving"), "{why}");
+    drop(thread);
+    pool.abandon();
+    let pool = Pool::open(dir.path(), &manual).expect("the pool stays at its last epoch");
+    assert_eq!((first_word(&pool, "big"), first_word(&pool, "part0"), first_word(&pool, "part9")), (Some(1), Some(1), Some(1)));
+}
+
+#[test]
+fn a_manual_pool_says_that_it_needs_a_checkpoint() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    let refused = (0..100).find_map(|i| {
+        thread
+            .begin_reserving(1 << 20)
+            .map(|tx| {
+                let block = tx.alloc((1 << 20) - 4096).expect("space");
+                write_lines(&tx, block, ((1 << 20) - 4096) / LINE, i);
+                tx.commit();
+            })
+            .err()
+    });
+    assert!(matches!(refused, Some(Error::Usage(_))), "{refused:?}");
+    drop(thread);
+    pool.checkpoint().expect("checkpoint");
+    pool.apply_now().expect("apply");
+    pool.register().expect("register").begin_reserving(1 << 20).expect("there is room again").commit();
+}
+
+#[test]
+fn close_beside_writers_keeps_every_commit() {
+    for round in 0..20u64 {
+        let dir = dir();
+        let pool = Pool::create(dir.path(), &options()).expect("create");
+        let committed: Vec<_> = (0..3).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for (i, committed) in committed.iter().enumerate() {
+                let mut thread = pool.register().expect("register");
+                let at = block(&mut thread, &format!("b{i}"), 1).as_ptr().addr();
+                scope.spawn(move || {
+                    for n in 1.. {
+                        let Ok(tx) = thread.begin() else { return };
+                        write_lines(&tx, NonNull::new(at as *mut u8).expect("an address"), 1, n);
+                        tx.commit();
+                        committed.store(n, Release);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(3 + round % 7));
+            pool.clone().close().expect("close");
+        });
+        drop(pool);
+        let pool = Pool::open(dir.path(), &options()).expect("open");
+        assert!(pool.recovery().clean);
+        for (i, committed) in committed.iter().enumerate() {
+            assert_eq!(first_word(&pool, &format!("b{i}")), Some(committed.load(Acquire)), "a committed transaction is lost");
+        }
+    }
+}
+
+#[test]
+fn applying_on_demand_beside_the_applier_keeps_order() {
+    let dir = dir();
+    let options = Options { medium: Some(Kind::File), log_len: Some(1 << 20), interval: Duration::from_millis(1), ..options() };
+    let pool = Pool::create(dir.path(), &options).expect("create");
+    let mut thread = pool.register().expect("register");
+    let at = block(&mut thread, "b", 64);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Acquire) {
+                pool.apply_now().expect("apply");
+            }
+        });
+        for n in 1..=20_000 {
+            let tx = thread.begin().expect("begin");
+            write_lines(&tx, at, 64, n);
+            tx.commit();
+        }
+        over.store(true, Release);
+    });
+    drop(thread);
+    pool.sync().expect("sync");
+    pool.apply_now().expect("apply");
+    pool.abandon();
+    let pool = Pool::open(dir.path(), &options).expect("open");
+    assert_eq!(first_word(&pool, "b"), Some(20_000), "an older epoch was applied over a newer one");
+}
+
+#[test]
+fn epochs_recovered_keep_their_commit_slots() {
+    let dir = dir();
+    let options = Options { medium: Some(Kind::File), manual: true, ..options() };
+    let mut epochs = 0;
+    for generation in 0..4 {
+        let pool = Pool::open_or_create(dir.path(), &options).unwrap_or_else(|e| panic!("generation {generation}: {e}"));
+        let mut thread = pool.register().expect("register");
+        if epochs == 0 {
+            block(&mut thread, "b", 1);
+        }
+        assert_eq!(first_word(&pool, "b"), Some(epochs), "generation {generation}");
+        for _ in 0..100 {
+            let at = pool.root("b").expect("the root").ptr;
+            epochs += 1;
+            let tx = thread.begin().expect("begin");
+            write_lines(&tx, at, 1, epochs);
+            tx.commit();
+            pool.checkpoint().expect("checkpoint");
+        }
+        drop(thread);
+        pool.abandon();
+    }
+}
+
+#[test]
+fn age_is_that_of_the_oldest_change() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { interval: Duration::from_millis(20), ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    let at = block(&mut thread, "b", 1);
+    pool.sync().expect("sync");
+    std::thread::sleep(Duration::from_millis(500));
+    let tx = thread.begin().expect("begin");
+    write_lines(&tx, at, 1, 1);
+    tx.commit();
+    let age = pool.stats().durable_age_us;
+    assert!(age < 250_000, "nothing was written for half a second, and {age} us are said to be at risk");
+}
+
+#[test]
+fn no_interval_makes_the_persister_spin() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { interval: Duration::ZERO, ..options() }).expect("create");
+    assert!(pool.interval() >= Duration::from_micros(100));
+    pool.set_interval(Duration::MAX);
+    assert!(pool.wait_durable(pool.durable_epoch(), Duration::MAX).expect("durable already"));
+}
