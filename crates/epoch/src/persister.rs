@@ -24,6 +24,7 @@ use towa_media::{Durability, LINE};
 
 use crate::engine::Engine;
 use crate::gate::Reason;
+use crate::lists::SavedLines;
 use crate::pacer::Pacer;
 use crate::sync::fence;
 use crate::{Mode, Result};
@@ -111,10 +112,15 @@ impl Checkpointer {
         let commit = writer.commit(engine.heap.allocator().frontier())?;
         self.prev = commit.checksum;
         engine.forget_marked(epoch);
+        let mut list_bytes = 0;
         for slot in engine.slots.iter() {
             // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
-            unsafe { slot.list(epoch) }.clear();
+            let list = unsafe { slot.list(epoch) };
+            // The other epoch's list is in use: taken to be as long.
+            list_bytes += 2 * list.bytes() + slot.saved.iter().map(SavedLines::bytes).sum::<usize>();
+            list.clear();
         }
+        engine.counts.list_bytes.store(list_bytes as u64, Relaxed);
         engine.publish_durable(epoch, ended);
         engine.counts.checkpoints.fetch_add(1, Relaxed);
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);

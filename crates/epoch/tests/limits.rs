@@ -259,3 +259,27 @@ fn no_interval_makes_the_persister_spin() {
     pool.set_interval(Duration::MAX);
     assert!(pool.wait_durable(pool.durable_epoch(), Duration::MAX).expect("durable already"));
 }
+
+#[test]
+fn lists_are_counted_and_given_back() {
+    let dir = dir();
+    let options = Options { manual: true, heap_len: 256 << 20, log_len: Some(128 << 20), ..options() };
+    let pool = Pool::create(dir.path(), &options).expect("create");
+    let mut thread = pool.register().expect("register");
+    let lines = (16 << 20) / LINE;
+    let at = block(&mut thread, "b", lines);
+    pool.checkpoint().expect("checkpoint");
+    // Every second line, so that neighbours do not merge.
+    let tx = thread.begin_reserving(lines * LINE).expect("begin");
+    (0..lines / 2).for_each(|i| tx.mark(at.as_ptr().wrapping_add(2 * i * LINE), 1));
+    tx.commit();
+    pool.checkpoint().expect("checkpoint");
+    let most = pool.stats().list_bytes;
+    assert!(most as usize >= lines / 2 * 8, "{most} bytes of lists for {} runs", lines / 2);
+    for n in 0..40 {
+        write_lines(&thread.begin().expect("begin"), at, 1, n);
+        pool.checkpoint().expect("checkpoint");
+    }
+    let least = pool.stats().list_bytes;
+    assert!(least < most / 4, "{least} bytes are held, {most} at the most");
+}
