@@ -57,13 +57,21 @@ pub(crate) struct Checkpointer {
     prev: u64,
     frame: FrameBuilder,
     pacer: Pacer,
+    /// When the running epoch began.
+    epoch_began: Instant,
     /// Somebody waits for the epoch that is being taken.
     in_hurry: bool,
 }
 
 impl Checkpointer {
     pub fn new(engine: &Engine) -> Self {
-        Self { prev: engine.heap.recovered().1, frame: FrameBuilder::new(), pacer: Pacer::new(), in_hurry: false }
+        Self {
+            prev: engine.heap.recovered().1,
+            frame: FrameBuilder::new(),
+            pacer: Pacer::new(),
+            epoch_began: Instant::now(),
+            in_hurry: false,
+        }
     }
 
     /// Takes the current epoch to the log (and on line media to the image), unless nothing was changed in it. Gives the newest
@@ -156,7 +164,10 @@ impl Checkpointer {
     fn pace(&mut self, engine: &Engine, epoch: u64) {
         // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
         let lines = engine.slots.iter().map(|slot| unsafe { slot.list(epoch) }.lines).sum();
-        self.pacer.begin(lines, engine.interval());
+        // Epochs end early where the log would not hold a whole interval's lines.
+        let period = std::mem::replace(&mut self.epoch_began, Instant::now()).elapsed();
+        let shares_core = engine.slots.count_dirty(epoch) >= engine.cores;
+        self.pacer.begin(lines, period.min(engine.interval()), shares_core);
         if self.in_hurry || engine.manual || engine.mode == Mode::StopTheWorld {
             self.pacer.hurry();
         }
