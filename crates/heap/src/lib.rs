@@ -32,6 +32,8 @@ mod open;
 mod recovery;
 mod roots;
 pub mod superblock;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod working;
 
