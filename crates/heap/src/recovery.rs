@@ -14,7 +14,7 @@ use std::time::Duration;
 use towa_media::{Durability, LINE, Medium, Region};
 
 use crate::log::commit::{self, Commit};
-use crate::log::{COMMIT_SLOT, Log};
+use crate::log::{COMMIT_SLOT, Fault, Log};
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 
@@ -89,7 +89,7 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
     let lines = sb.heap_len / LINE as u64;
     let mut dropped_incomplete = false;
     for i in 0..commits.len() {
-        let checked = log.replay(&commits[i], &mut |first, bytes| {
+        let checked = log.try_replay(&commits[i], &mut |first, bytes| {
             let end = first + (bytes.len() / LINE) as u64;
             if end <= lines {
                 Ok(())
@@ -99,10 +99,11 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
         });
         match checked {
             Ok(()) => {}
-            Err(Error::Damaged { .. }) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
+            Err(Fault::Incomplete(_)) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
                 dropped_incomplete = true;
             }
-            Err(e) => return Err(e),
+            Err(Fault::Incomplete(why)) => return Err(log.damaged(&commits[i], why)),
+            Err(Fault::Other(e)) => return Err(e),
         }
     }
     if dropped_incomplete {
