@@ -68,6 +68,11 @@ impl Heap {
         // The address is the likeliest thing to be refused: ask for it before anything is written.
         let lazy = !fresh && !eager && image.file().is_some();
         let working = Working::map(&*image, &sb, if lazy { frontier } else { 0 })?;
+        // A process that was killed may have left names and a superblock that are not durable, though this process sees them. Going on
+        // from them it would overwrite the older superblock: first they must be what a power cut leaves.
+        medium.sync_names()?;
+        superblock_region.write_back(0, superblock::LEN);
+        superblock_region.fence()?;
         let lines = recovery::replay(&*log_region, &reader, &*image, &chain, &sb)?;
         let was_clean = sb.clean == 1;
         open_generation(&*medium, &*image, &*superblock_region, &chain, &mut sb)?;

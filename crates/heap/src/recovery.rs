@@ -4,8 +4,9 @@
 //!    valid record beyond its end means that something before it was damaged, and the pool is refused.
 //! 2. Check every frame of every live epoch, before a single byte is written. On sync media the newest epoch may have a record
 //!    without all of its frames (one `fdatasync` covers both): it was never acknowledged, and is dropped whole.
-//! 3. Make durable what was read: after a crash of the process alone, the record may still be in the CPU's or the kernel's cache,
-//!    and the image must never get ahead of a durable log.
+//! 3. Make durable what was read: after a crash of the process alone, the superblock, its name, and commit records may still be in the
+//!    CPU's or the kernel's cache. The image must never get ahead of a durable log, and the next superblock takes the place of the one
+//!    before this.
 //! 4. Replay. Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
 //! 5. Line media: fence the image, then say so in the superblock. Sync media: the log stays live until the image is next synced.
 
