@@ -31,9 +31,10 @@ mod net;
 pub mod protocol;
 mod run;
 mod server;
-pub mod store;
+mod store;
 
 pub use config::Config;
 pub use error::{Error, Result};
 pub use run::{PoolChoice, run};
 pub use server::{Handle, Server, Shared, Shutdown, VERSION};
+pub use store::{StoreReport, check};
