@@ -12,7 +12,7 @@ use towa_epoch::{Mode, Pool};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::{Counters, Sums};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::net::{self, Barrier, Listeners, Mailbox};
 use crate::protocol::Limits;
 use crate::store::{Store, Upkeep, Worker};

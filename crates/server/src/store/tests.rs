@@ -255,6 +255,46 @@ fn what_is_broken_is_found() {
     assert_eq!(super::check(&pool).unwrap(), Some(sound));
 }
 
+/// One word of the heap after the other gets a value that it should not have: noticed, or harmless, and never followed - else this
+/// test ends by SIGSEGV.
+#[test]
+fn nothing_broken_is_followed() {
+    let pool = pool();
+    let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for i in 0..2000u32 {
+        put(&store, &mut worker, &i.to_le_bytes(), i % 3 * 5000);
+    }
+    let sound = super::check(&pool).unwrap();
+    let (base, _) = pool.heap_range();
+    // Behind the roots and the allocator's headers, which the heap's own verification looks at.
+    let (from, len) = (base + (256 << 10), pool.stats().heap_used as usize + (1 << 20));
+    let (mut noticed, mut tried) = (0, 0);
+    while tried < 2000 {
+        let random = worker.random();
+        let at = (from + random as usize % (len / 8) * 8) as *mut u64;
+        // SAFETY: in the heap, which is mapped; put back before anybody else uses the pool.
+        unsafe {
+            let was = at.read();
+            if was == 0 && !random.is_multiple_of(64) {
+                continue;
+            }
+            tried += 1;
+            at.write(match (random >> 32) % 5 {
+                0 => was ^ 1 << (random >> 58),
+                1 => u64::MAX,
+                2 => 0,
+                3 => was.wrapping_add(base as u64),
+                _ => from as u64 + (random >> 32) % len as u64,
+            });
+            noticed += usize::from(super::check(&pool).is_err());
+            at.write(was);
+        }
+    }
+    assert!(noticed > 200, "{noticed} of {tried} were noticed");
+    assert_eq!(super::check(&pool).unwrap(), sound);
+}
+
 /// Every item hangs where it is found, and the counters agree: with `expected` numbers stored.
 fn check(store: &Store, expected: u32) {
     let mut visited = 0;
