@@ -86,6 +86,7 @@ fn wrong_usage_exits_2_and_says_what_is_there() {
         &["serve", "--medium", "sim"],
         &["serve", "--volatile", "--pool", "x"],
         &["stats", "--watch", "0"],
+        &["crash-test", "epoch", "--images", "0"],
         &["completions", "tcsh"],
         &["bench", "moon"],
     ];

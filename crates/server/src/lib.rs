@@ -37,4 +37,4 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use run::{PoolChoice, run};
 pub use server::{Handle, Server, Shared, Shutdown, VERSION};
-pub use store::{StoreReport, check};
+pub use store::{ROOT, StoreReport, check};

@@ -1,8 +1,11 @@
 //! serve and stats: pools in use, ports taken, disks full or failing, and partners that are no server.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -288,11 +291,8 @@ fn a_disk_that_fails_stops_writes_and_is_told() {
     let server = Server::start_with(&args, &stderr, |command| {
         let limit = || {
             let limit = libc::rlimit { rlim_cur: 2 << 20, rlim_max: 2 << 20 };
-            // SAFETY: two calls that may be made between fork and exec, with a structure that lives through them.
-            unsafe {
-                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
-                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            }
+            // SAFETY: a call that may be made between fork and exec, with a structure that lives through it.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
             Ok(())
         };
         // SAFETY: `limit` makes system calls only.
@@ -349,7 +349,11 @@ fn stats_copes_with_whoever_answers() {
     assert!(fails(8, &["stats", &free]).contains("no server answers"));
     fails(8, &["stats", "/nonexistent/socket"]);
     fails(8, &["stats", "--json", "no.such.host.invalid"]);
-    fails(1, &["stats", "127.0.0.1:port"]);
+    fails(2, &["stats", "127.0.0.1:port"]);
+    for (code, target) in [(8, &*free), (2, "127.0.0.1:port"), (8, "/nonexistent/socket")] {
+        let out = crate::towa(&["stats", "--json", target]);
+        assert_eq!((out.status.code(), json(&text(&out.stdout))["exit_status"].as_i64()), (Some(code), Some(i64::from(code))));
+    }
     let dir = tempfile::tempdir().unwrap();
     fails(5, &["stats", s(dir.path())]);
     // It sees the question before it closes: else the answer would be a reset, or the end, as it happens.
@@ -374,6 +378,134 @@ fn stats_copes_with_whoever_answers() {
         });
     });
     assert!(fails(8, &["stats", &silent]).contains("no answer within"));
+}
+
+/// The address that a killed server left behind may be another's by now, and a copy of a pool has its note too.
+#[test]
+fn stats_of_a_pool_are_of_its_own_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, copy, renewed] = ["first", "second", "copy", "renewed"].map(|name| dir.path().join(name));
+    let stderr = dir.path().join("stderr");
+    let server = Server::start(&small(&first, &[]), &stderr);
+    let port = server.address().rsplit(':').next().unwrap().to_owned();
+    assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
+    assert!(first.join("serve.address").exists(), "left by a server that was killed");
+    let server = Server::start(&["--pool", s(&second), "--log-mb", "4", "-p", &port, "-m", "32", "-I", "256k"], &stderr);
+    assert!(fails(8, &["stats", s(&first)]).contains("no server runs on this pool"));
+    passes(&["stats", s(&second)]);
+    fs::create_dir(&copy).unwrap();
+    for name in ["superblock", "image", "log", "serve.address"] {
+        fs::copy(second.join(name), copy.join(name)).unwrap();
+    }
+    assert!(fails(8, &["stats", s(&copy)]).contains("no server runs on this pool"));
+    // The same place by another name; and the place taken by another pool.
+    std::os::unix::fs::symlink(&second, dir.path().join("link")).unwrap();
+    passes(&["stats", s(&dir.path().join("link"))]);
+    fs::copy(second.join("serve.address"), first.join("serve.address")).unwrap();
+    fs::rename(&second, &renewed).unwrap();
+    fs::rename(&first, &second).unwrap();
+    fails(8, &["stats", s(&second)]);
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+    assert!(second.join("serve.address").exists(), "a note that is not its own was taken back");
+}
+
+#[test]
+fn a_server_outlives_its_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&small(&dir.path().join("pool"), &[]), &dir.path().join("stderr"));
+    let mut client = server.client();
+    assert_eq!(client.set("k", 10), "STORED");
+    for _ in 0..3 {
+        // SAFETY: the child has not been waited for, so its number is its own.
+        assert_eq!(unsafe { libc::kill(server.child.id() as i32, libc::SIGHUP) }, 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(client.get("k"));
+    }
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+}
+
+/// What cannot be served is not made; else the next start would find it, and could not serve it either.
+#[test]
+fn a_start_that_fails_leaves_no_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    assert!(fails(2, &["serve", "-p", "0", "-m", "32", "--log-mb", "4", "--pool", s(&pool)]).contains("too small for items"));
+    assert!(!pool.exists(), "refused before anything is made");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert!(fails(1, &["serve", "-p", &port, "-m", "32", "--pool", s(&pool)]).contains("in use"));
+    let left: Vec<_> = fs::read_dir(&pool).unwrap().map(|e| e.unwrap().file_name()).filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    let args = small(&pool, &[]);
+    let server = Server::start(&args, &dir.path().join("stderr"));
+    assert_eq!(server.client().set("k", 10), "STORED");
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+    // One that was there before stays.
+    assert!(fails(1, &["serve", "-p", &port, "-m", "32", "-I", "256k", "--pool", s(&pool)]).contains("in use"));
+    assert!(fails(2, &["serve", "-p", "0", "-m", "32", "-I", "8m", "--pool", s(&pool)]).contains("need a pool with a log"));
+    let server = Server::start(&args, &dir.path().join("stderr"));
+    assert!(server.client().get("k"));
+}
+
+#[test]
+fn stats_says_when_all_connections_are_in_use() {
+    let server =
+        Server::start(&["--volatile", "-m", "32", "-t", "1", "-c", "1", "-p", "0"], tempfile::NamedTempFile::new().unwrap().path());
+    let mut client = server.client();
+    assert_eq!(client.set("k", 10), "STORED");
+    assert!(fails(1, &["stats", server.address()]).contains("all connections that the server allows"));
+}
+
+/// A path may hold anything but a NUL, and clients read lines.
+#[test]
+fn a_pool_with_an_odd_name_is_served_and_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let stderr = dir.path().join("stderr");
+    for name in [&b"a\nEND"[..], b"\xff\xfe"] {
+        let pool = dir.path().join(OsStr::from_bytes(name));
+        let server = Server::start_with(&small(Path::new("unused"), &[])[2..], &stderr, |command| {
+            command.arg("--pool").arg(&pool);
+        });
+        assert!(server.ready.ends_with("checkpoint every 100 ms"), "all on one line: {:?}", server.ready);
+        assert_eq!(server.client().set("k", 10), "STORED");
+        let out = command(&["stats", "--json"]).arg(&pool).output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert_eq!(json(&text(&out.stdout))["server"]["curr_items"], 1);
+        assert_eq!(server.end(libc::SIGTERM), Some(0));
+    }
+}
+
+/// What `towa serve` keeps is verified item by item, after a crash as after a clean end, and nothing is changed by that.
+#[test]
+fn verify_looks_at_every_item_served() {
+    let dir = tempfile::tempdir().unwrap();
+    for medium in ["ram", "file"] {
+        let pool = dir.path().join(medium);
+        let verify = ["verify", "--json", "--medium", medium, s(&pool)];
+        let args = small(&pool, &["--medium", medium]);
+        let server = Server::start(&args, &dir.path().join("stderr"));
+        let mut client = server.client();
+        (0..2000).for_each(|i| assert_eq!(client.set(&format!("key-{i}"), 100), "STORED"));
+        assert!(client.ask(b"durable now\r\n").starts_with("DURABLE"));
+        assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
+        let files = || ["superblock", "image", "log", "lock"].map(|name| fs::read(pool.join(name)).unwrap());
+        let before = files();
+        let wanted = json(r#"[{ "root": "serve", "kind": "serve store", "items": 2000 }]"#);
+        let report = json(&passes(&verify));
+        assert_eq!((&report["contents"], &report["clean"]), (&wanted, &false.into()), "{medium}");
+        assert!(files() == before, "{medium}: something was written");
+        passes(&["recover", "--medium", medium, s(&pool)]);
+        assert_eq!(json(&passes(&verify))["contents"], wanted, "{medium}");
+        assert!(passes(&["verify", "--medium", medium, s(&pool)]).contains("serve store of 2000 items"));
+        // One letter of one key: no checksum covers it.
+        let image = fs::OpenOptions::new().read(true).write(true).open(pool.join("image")).unwrap();
+        let bytes = fs::read(pool.join("image")).unwrap();
+        let at = bytes.windows(8).position(|window| window == b"key-1234").unwrap() as u64;
+        image.write_all_at(b"K", at).unwrap();
+        let said = fails(3, &["verify", "--medium", medium, s(&pool)]);
+        assert!(said.contains("is not where the hash") && said.contains("of its key belongs"), "{said}");
+        assert_eq!(json(&text(&crate::towa(&verify).stdout))["sound"], false);
+    }
 }
 
 #[test]
