@@ -190,6 +190,7 @@ fn durability(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("epoch_interval_us", pool.interval().as_micros());
     stats.put("checkpoints", engine.checkpoints);
     stats.put("boundary_us_max", engine.boundary_us_max);
+    stats.put("checkpoint_us_max", engine.checkpoint_us_max);
     stats.put("log_bytes", engine.log_bytes);
     stats.put("log_capacity", engine.log_capacity);
     stats.put("lines_logged", engine.lines_logged);
