@@ -69,7 +69,7 @@ fn open(args: &ServeArgs, config: &Config, options: &Options, dir: Option<&Path>
     let model = args.nvm_model();
     let medium = |create| match &model {
         None => towa_media::open_dir(dir, options.medium, create),
-        Some(model) => RamMedium::open(dir, create, Some(model.clone())).map(|medium| medium as Arc<dyn Medium>),
+        Some(model) => RamMedium::open(dir, create, Some(*model)).map(|medium| medium as Arc<dyn Medium>),
     };
     let opened = medium(false).map_err(EpochError::from).and_then(|medium| Pool::open_on(medium, options));
     match opened {

@@ -25,7 +25,7 @@ use contents::Contents;
 /// every item is in the line and bucket that its hash asks for and is counted. Other roots, and the bytes of values, are not looked
 /// into: nothing says what they should be.
 ///
-/// Nothing is written, not even a time stamp; a pool after a crash is checked as the crash left it. The pool must not be in use.
+/// Nothing of the pool is written; a pool after a crash is checked as the crash left it. The pool must not be in use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
