@@ -16,6 +16,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use towa_epoch::{Error as EpochError, Options, Pool};
 use towa_heap::Error as HeapError;
+use towa_heap::names::{IMAGE, LOG, SUPERBLOCK};
 use towa_media::{Guarantee, Medium, RamMedium};
 use towa_server::{Config, Handle, Server};
 
@@ -74,7 +75,9 @@ fn open(args: &ServeArgs, config: &Config, options: &Options, dir: Option<&Path>
     let opened = medium(false).map_err(EpochError::from).and_then(|medium| Pool::open_on(medium, options));
     match opened {
         Ok(pool) => return Ok(Opened { pool, is_new: false }),
-        Err(EpochError::Heap(HeapError::Missing { .. } | HeapError::Media(towa_media::Error::NotFound { .. }))) => {}
+        // Without its superblock there is no pool; with it, something else of it is not there, and that is for nobody to replace.
+        Err(EpochError::Heap(HeapError::Missing { .. } | HeapError::Media(towa_media::Error::NotFound { .. })))
+            if !dir.join(SUPERBLOCK).exists() => {}
         Err(error) => return Err(error.into()),
     }
     // Before anything is made: a pool keeps what it was made with, and one that cannot be served is of no use to anybody.
@@ -92,7 +95,6 @@ fn open(args: &ServeArgs, config: &Config, options: &Options, dir: Option<&Path>
 /// Removes the files of a pool that was made a moment ago and cannot be served: else the next start would find it, with a capacity
 /// that nobody chose to keep. The pool is still open and locked, so nobody else has put anything there.
 fn unmake(pool: &Pool) {
-    use towa_heap::names::{IMAGE, LOG, SUPERBLOCK};
     let Some(medium) = pool.medium() else { return };
     // The superblock first: without it there is no pool.
     for name in [SUPERBLOCK, IMAGE, LOG] {

@@ -21,6 +21,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The store inside is no part of the interface: an item kept past its lock reads freed blocks.
+//!
+//! ```compile_fail
+//! use towa_server::store::Store;
+//! ```
 
 pub mod clock;
 pub mod commands;

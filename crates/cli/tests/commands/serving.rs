@@ -207,6 +207,15 @@ fn what_is_no_pool_is_not_served() {
     // A pool with another program's data.
     let pool = dir.path().join("vm");
     passes(&["vm-load", s(&pool), "--transactions", "1"]);
+    // A part of a pool is missing: said, and not made anew.
+    for name in ["image", "log"] {
+        fs::rename(pool.join(name), dir.path().join("away")).unwrap();
+        let out = crate::towa(&["serve", "-p", "0", "--pool", s(&pool)]);
+        let said = text(&out.stderr);
+        assert!(matches!(out.status.code(), Some(3 | 5)) && said.contains(name) && !said.contains("there already"), "{said}");
+        assert!(!pool.join(name).exists());
+        fs::rename(dir.path().join("away"), pool.join(name)).unwrap();
+    }
     let args = small(&pool, &[]);
     assert_eq!(
         Server::start(&args, &dir.path().join("stderr")).end(libc::SIGTERM),
