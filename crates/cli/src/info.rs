@@ -10,7 +10,8 @@ use anyhow::{Error, Result};
 use clap::Args;
 use serde::Serialize;
 use towa_heap::Description;
-use towa_media::{CpuFeatures, Detected, Guarantee};
+use towa_heap::names::{IMAGE, LOG};
+use towa_media::{Access, CpuFeatures, Detected, Guarantee};
 
 use crate::failure;
 use crate::pool_dir::{looks_like_pool, medium_name, noted_address, owner};
@@ -121,6 +122,21 @@ fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
     }
     let medium = towa_media::open_dir(path, None, false)?;
     let description = towa_heap::describe(&*medium)?;
+    // Only what a look at the directory shows: `towa verify` looks inside.
+    for (name, wanted) in [(IMAGE, Some(description.heap_len)), (LOG, None)] {
+        let place = report::path(&path.join(name));
+        match medium.open(name, Access::ReadOnly) {
+            Ok(region) if wanted.is_some_and(|wanted| wanted != region.len()) => {
+                let wanted = description.heap_len;
+                return Err(failure::coded(failure::DAMAGED, format!("{place} has {} bytes, not {wanted}", region.len())));
+            }
+            Ok(_) => {}
+            Err(towa_media::Error::NotFound { .. }) => {
+                return Err(failure::coded(failure::DAMAGED, format!("{place} is missing; restore the pool from a copy")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
     let owner_pid = owner(path);
     Ok(Some(PoolInfo {
         description,

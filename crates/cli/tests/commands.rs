@@ -6,8 +6,12 @@
 
 #[path = "commands/pool.rs"]
 mod pool;
+#[path = "commands/server.rs"]
+mod server;
 #[path = "commands/serving.rs"]
 mod serving;
+#[path = "commands/stats.rs"]
+mod stats;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

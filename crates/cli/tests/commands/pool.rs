@@ -120,6 +120,21 @@ fn what_is_not_there_is_missing() {
     assert!(refused(5, "verify", dir.path()).contains("interrupted"));
 }
 
+/// What somebody has put there instead of a file must not be waited for.
+#[test]
+fn a_fifo_is_waited_for_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for name in ["lock", "serve.address"] {
+        let _ = fs::remove_file(pool.join(name));
+        let fifo = std::ffi::CString::new(pool.join(name).as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is NUL-terminated.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        passes(&["info", s(&pool)]);
+        fails(8, &["stats", s(&pool)]);
+    }
+}
+
 #[test]
 fn garbage_is_foreign() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,12 +176,19 @@ fn truncated_and_flipped_files_are_damage() {
             for command in ["verify", "recover"] {
                 refused(3, command, &pool);
             }
+            if path.ends_with("image") {
+                let out = towa(&["info", "--json", s(&pool)]);
+                assert_eq!((out.status.code(), json(&text(&out.stdout))["pool_problem"].is_string()), (Some(3), true));
+            }
             fs::write(path, bytes).unwrap();
         }
         let missing = pool.join("elsewhere");
         fs::rename(path, &missing).unwrap();
         let code = towa(&["verify", s(&pool)]).status.code();
         assert!(matches!(code, Some(3 | 5)), "verify without {}: {code:?}", path.display());
+        if !path.ends_with("superblock") {
+            assert!(fails(3, &["info", s(&pool)]).contains("is missing"));
+        }
         fs::rename(&missing, path).unwrap();
     }
     // A header of the allocator in the image: the second line of its table, after the roots.

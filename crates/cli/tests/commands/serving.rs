@@ -1,106 +1,15 @@
-//! serve and stats: pools in use, ports taken, disks full or failing, and partners that are no server.
+//! serve: pools in use, ports taken, disks full or failing, signals, and what verify finds in what was served.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::server::{SMALL, Server, small};
 use crate::{assert_is_message, command, fails, is_root, json, passes, s, text};
-
-/// A running server; killed when dropped.
-struct Server {
-    child: Child,
-    ready: String,
-    stderr: PathBuf,
-}
-
-impl Server {
-    fn start(args: &[&str], stderr: &Path) -> Server {
-        Self::start_with(args, stderr, |_| ())
-    }
-
-    fn start_with(args: &[&str], stderr: &Path, prepare: impl FnOnce(&mut Command)) -> Server {
-        let mut command = command(&[&["serve"], args].concat());
-        command.stdout(Stdio::piped()).stderr(fs::File::create(stderr).unwrap());
-        prepare(&mut command);
-        let mut child = command.spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("ready: "), "{ready:?}: {}", fs::read_to_string(stderr).unwrap());
-        Server { child, ready: ready.trim_end().to_owned(), stderr: stderr.to_owned() }
-    }
-
-    fn address(&self) -> &str {
-        self.ready["ready: ".len()..].split(',').next().unwrap()
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.stderr).unwrap()
-    }
-
-    /// Sends `signal` and gives the exit status.
-    fn end(mut self, signal: i32) -> Option<i32> {
-        // SAFETY: the child has not been waited for, so its number is its own.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-        let status = self.child.wait().unwrap();
-        status.code().or(status.signal().map(|s| -s))
-    }
-
-    fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Client(BufReader::new(stream))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    /// Sends a command and gives the first line of its answer.
-    fn ask(&mut self, bytes: &[u8]) -> String {
-        self.0.get_mut().write_all(bytes).unwrap();
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn set(&mut self, key: &str, len: usize) -> String {
-        let mut bytes = format!("set {key} 0 0 {len}\r\n").into_bytes();
-        bytes.resize(bytes.len() + len, b'v');
-        bytes.extend_from_slice(b"\r\n");
-        self.ask(&bytes)
-    }
-
-    fn get(&mut self, key: &str) -> bool {
-        let line = self.ask(format!("get {key}\r\n").as_bytes());
-        let Some(len) = line.strip_prefix("VALUE ").and_then(|rest| rest.rsplit(' ').next()) else {
-            assert_eq!(line, "END", "get {key}");
-            return false;
-        };
-        let mut rest = vec![0; len.parse::<usize>().unwrap() + "\r\nEND\r\n".len()];
-        self.0.read_exact(&mut rest).unwrap();
-        true
-    }
-}
-
-const SMALL: [&str; 8] = ["-p", "0", "-t", "1", "-m", "32", "-I", "256k"];
-
-fn small<'a>(pool: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
-    [&["--pool", s(pool), "--log-mb", "4"], &SMALL[..], more].concat()
-}
 
 #[test]
 fn a_served_pool_is_busy_and_can_be_looked_at() {
@@ -344,80 +253,6 @@ fn a_second_signal_ends_at_once() {
     passes(&["verify", s(&pool)]);
 }
 
-/// Somebody who listens and does `serve` with everyone who connects; gives the address.
-fn listener(serve: impl Fn(TcpStream) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap())));
-    address
-}
-
-#[test]
-fn stats_copes_with_whoever_answers() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    assert!(fails(8, &["stats", &free]).contains("no server answers"));
-    fails(8, &["stats", "/nonexistent/socket"]);
-    fails(8, &["stats", "--json", "no.such.host.invalid"]);
-    fails(2, &["stats", "127.0.0.1:port"]);
-    for (code, target) in [(8, &*free), (2, "127.0.0.1:port"), (8, "/nonexistent/socket")] {
-        let out = crate::towa(&["stats", "--json", target]);
-        assert_eq!((out.status.code(), json(&text(&out.stdout))["exit_status"].as_i64()), (Some(code), Some(i64::from(code))));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    fails(5, &["stats", s(dir.path())]);
-    // It sees the question before it closes: else the answer would be a reset, or the end, as it happens.
-    let closes = listener(|mut stream| drop(stream.read(&mut [0; 100])));
-    assert!(fails(8, &["stats", &closes]).contains("closed"));
-    let says = |answer: &'static [u8]| {
-        listener(move |mut stream| {
-            let _ = stream.read(&mut [0; 100]).and_then(|_| stream.write_all(answer));
-            let _ = stream.read(&mut [0; 100]);
-        })
-    };
-    for odd in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"\xff\xfe\x00\x01\n", b"-ERR unknown command\r\n", b"\r\n", b"ERROR\r\n"]
-    {
-        assert!(fails(1, &["stats", &says(odd)]).contains("not a memcached"), "{}", String::from_utf8_lossy(odd));
-    }
-    let endless = listener(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
-    assert!(fails(1, &["stats", &endless]).contains("without end"));
-    let silent = listener(|stream| {
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(60));
-            drop(stream);
-        });
-    });
-    assert!(fails(8, &["stats", &silent]).contains("no answer within"));
-}
-
-/// The address that a killed server left behind may be another's by now, and a copy of a pool has its note too.
-#[test]
-fn stats_of_a_pool_are_of_its_own_server() {
-    let dir = tempfile::tempdir().unwrap();
-    let [first, second, copy, renewed] = ["first", "second", "copy", "renewed"].map(|name| dir.path().join(name));
-    let stderr = dir.path().join("stderr");
-    let server = Server::start(&small(&first, &[]), &stderr);
-    let port = server.address().rsplit(':').next().unwrap().to_owned();
-    assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
-    assert!(first.join("serve.address").exists(), "left by a server that was killed");
-    let server = Server::start(&["--pool", s(&second), "--log-mb", "4", "-p", &port, "-m", "32", "-I", "256k"], &stderr);
-    assert!(fails(8, &["stats", s(&first)]).contains("no server runs on this pool"));
-    passes(&["stats", s(&second)]);
-    fs::create_dir(&copy).unwrap();
-    for name in ["superblock", "image", "log", "serve.address"] {
-        fs::copy(second.join(name), copy.join(name)).unwrap();
-    }
-    assert!(fails(8, &["stats", s(&copy)]).contains("no server runs on this pool"));
-    // The same place by another name; and the place taken by another pool.
-    std::os::unix::fs::symlink(&second, dir.path().join("link")).unwrap();
-    passes(&["stats", s(&dir.path().join("link"))]);
-    fs::copy(second.join("serve.address"), first.join("serve.address")).unwrap();
-    fs::rename(&second, &renewed).unwrap();
-    fs::rename(&first, &second).unwrap();
-    fails(8, &["stats", s(&second)]);
-    assert_eq!(server.end(libc::SIGTERM), Some(0));
-    assert!(second.join("serve.address").exists(), "a note that is not its own was taken back");
-}
-
 #[test]
 fn a_server_outlives_its_terminal() {
     let dir = tempfile::tempdir().unwrap();
@@ -456,34 +291,6 @@ fn a_start_that_fails_leaves_no_pool() {
     assert!(server.client().get("k"));
 }
 
-#[test]
-fn stats_says_when_all_connections_are_in_use() {
-    let server =
-        Server::start(&["--volatile", "-m", "32", "-t", "1", "-c", "1", "-p", "0"], tempfile::NamedTempFile::new().unwrap().path());
-    let mut client = server.client();
-    assert_eq!(client.set("k", 10), "STORED");
-    assert!(fails(1, &["stats", server.address()]).contains("all connections that the server allows"));
-}
-
-/// A path may hold anything but a NUL, and clients read lines.
-#[test]
-fn a_pool_with_an_odd_name_is_served_and_found() {
-    let dir = tempfile::tempdir().unwrap();
-    let stderr = dir.path().join("stderr");
-    for name in [&b"a\nEND"[..], b"\xff\xfe"] {
-        let pool = dir.path().join(OsStr::from_bytes(name));
-        let server = Server::start_with(&small(Path::new("unused"), &[])[2..], &stderr, |command| {
-            command.arg("--pool").arg(&pool);
-        });
-        assert!(server.ready.ends_with("checkpoint every 100 ms"), "all on one line: {:?}", server.ready);
-        assert_eq!(server.client().set("k", 10), "STORED");
-        let out = command(&["stats", "--json"]).arg(&pool).output().unwrap();
-        assert!(out.status.success(), "{}", text(&out.stderr));
-        assert_eq!(json(&text(&out.stdout))["server"]["curr_items"], 1);
-        assert_eq!(server.end(libc::SIGTERM), Some(0));
-    }
-}
-
 /// What `towa serve` keeps is verified item by item, after a crash as after a clean end, and nothing is changed by that.
 #[test]
 fn verify_looks_at_every_item_served() {
@@ -515,20 +322,4 @@ fn verify_looks_at_every_item_served() {
         assert!(said.contains("is not where the hash") && said.contains("of its key belongs"), "{said}");
         assert_eq!(json(&text(&crate::towa(&verify).stdout))["sound"], false);
     }
-}
-
-#[test]
-fn stats_of_a_plain_memcached_has_no_durability() {
-    let address = listener(|stream| {
-        let mut reader = BufReader::new(stream);
-        let mut line = String::new();
-        while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-            let answer = if line == "stats\r\n" { "STAT pid 7\r\nSTAT version 1.6\r\nEND\r\n" } else { "END\r\n" };
-            reader.get_mut().write_all(answer.as_bytes()).unwrap();
-            line.clear();
-        }
-    });
-    let stats = json(&passes(&["stats", "--json", &address]));
-    assert_eq!((stats["server"]["pid"].as_u64(), stats["towa"].is_null()), (Some(7), true));
-    assert!(passes(&["stats", &address]).contains("keeps nothing"));
 }
