@@ -124,7 +124,9 @@ impl ServeArgs {
             (Some(dir), false) => Ok(Some(dir.clone())),
             (None, false) => {
                 let (base, dir) = pool_dir::default_dir()?;
-                pool_dir::make_parents(&base, &dir)?;
+                if !dir.join(towa_heap::names::SUPERBLOCK).exists() {
+                    pool_dir::make_parents(&base, &dir)?;
+                }
                 Ok(Some(dir))
             }
         }
