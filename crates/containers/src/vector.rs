@@ -114,6 +114,32 @@ impl<T> fmt::Debug for Vector<T> {
 
 const KIND: Kind = Kind { layout: "towa vector 1", words: "vector" };
 
+/// Verifies the vector under `name`, whatever its values, and whatever is broken in it; gives its length, or `None` if that is no
+/// vector.
+pub(crate) fn check_named(pool: &Pool, name: &str) -> Result<Option<u64>> {
+    let Some(header) = handle::header::<Header>(pool, name, KIND)? else { return Ok(None) };
+    // SAFETY: it lies in the heap, and nobody changes the pool meanwhile.
+    unsafe { check(pool, header) }.map(Some)
+}
+
+/// # Safety
+/// The header is valid for reads, and nobody changes it meanwhile.
+unsafe fn check(pool: &Pool, header: NonNull<Header>) -> Result<u64> {
+    // SAFETY: the caller's promise.
+    let (size, tail) = unsafe { ((*header.as_ptr()).item_size, &raw const (*header.as_ptr()).tail) };
+    // SAFETY: as above.
+    let (len, segments) = unsafe { ((*tail).len, (*tail).segments) };
+    if size == 0 || size > SEGMENT as u64 {
+        return Err(Error::Damaged(format!("a vector of values of {size} bytes")));
+    }
+    // SAFETY: as above.
+    unsafe { Directory::check(pool, &raw const (*tail).directory, segments)? };
+    if len > segments * Shape::of(size as usize).per_segment as u64 {
+        return Err(Error::Damaged(format!("a vector of {len} values has {segments} segments")));
+    }
+    Ok(len)
+}
+
 impl<T: Pod> Vector<T> {
     const SHAPE: Shape = {
         assert!(size_of::<T>() > 0 && size_of::<T>() <= SEGMENT, "values of 1 byte to 64 KiB");
@@ -312,21 +338,8 @@ impl<T: Pod> Vector<T> {
     /// [`Error::Damaged`].
     pub fn check(&self) -> Result<u64> {
         let _tail = self.shared.tail.lock();
-        let tail = self.tail();
         // SAFETY: the tail is held.
-        let (len, segments) = unsafe { ((*tail).len, (*tail).segments) };
-        if len > segments * Self::SHAPE.per_segment as u64 {
-            return Err(Error::Damaged(format!("a vector of {len} values has {segments} segments")));
-        }
-        let (base, heap_len) = self.shared.pool.heap_range();
-        for i in 0..segments as usize {
-            // SAFETY: the tail is held, and the segment is there unless the vector is damaged.
-            let segment = unsafe { Directory::segment(&raw const (*tail).directory, i) }.addr();
-            if !(base..base + heap_len as usize - SEGMENT).contains(&segment) {
-                return Err(Error::Damaged(format!("segment {i} of a vector is at {segment:#x}, outside the heap")));
-            }
-        }
-        Ok(len)
+        unsafe { check(&self.shared.pool, self.shared.header) }
     }
 
     fn check_thread(&self, thread: &Thread) -> Result<()> {
