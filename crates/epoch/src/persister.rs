@@ -97,8 +97,9 @@ impl Checkpointer {
             engine.gate.close(&engine.clock, Reason::Checkpoint);
             wait_all(engine, |slot| !slot.announcement.is_busy());
         }
-        let epoch = engine.clock.advance();
+        // Before the epoch is over: what its state's age is counted from must not be younger than the state.
         let ended = Instant::now();
+        let epoch = engine.clock.advance();
         observe(Phase::Advanced);
         wait_all(engine, |slot| !slot.announcement.is_in(epoch));
         engine.counts.boundary_us_max.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
