@@ -222,11 +222,12 @@ impl Window {
     pub const CLOSED: Window = Window { base: 0, len: 0, tags: std::ptr::null(), tag: 0, untracked: 0, reserved: [0; 6] };
 
     /// What a transaction that has just begun on `thread` may do without asking.
-    pub(crate) fn of(thread: &towa_epoch::Thread) -> Window {
+    pub(crate) fn of(thread: &towa_epoch::Thread, undoable: bool) -> Window {
         // SAFETY: the thread is here, and its window is not written while we look.
         let engine = unsafe { thread.window_ptr().read() };
         if engine.tags.is_null() {
-            return Window { untracked: 1, ..Window::CLOSED };
+            // Nothing is tracked; but what may be rolled back must be saved before it is written.
+            return Window { untracked: (!undoable).into(), ..Window::CLOSED };
         }
         Window { base: engine.base, len: engine.len, tags: engine.tags, tag: engine.tag, ..Window::CLOSED }
     }

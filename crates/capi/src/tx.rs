@@ -33,7 +33,7 @@ impl Handle {
             (true, bytes) => thread.begin_undoable_reserving(bytes)?,
         };
         // SAFETY: as above; the transaction holds a shared borrow by now.
-        self.window = Window::of(unsafe { &*self.thread });
+        self.window = Window::of(unsafe { &*self.thread }, undoable);
         self.tx = Some(tx);
         self.undoable = undoable;
         self.failed = None;

@@ -496,6 +496,20 @@ static void test_volatile(void)
     OK(towa_mark(p, sizeof *p));
     OK(towa_transaction_end());
     EXPECT_ERROR(towa_mark(p, sizeof *p), TOWA_EUSAGE, "outside");
+    /* Nothing is tracked there, but what may be rolled back is. */
+    OK(towa_transaction_start_undoable());
+    EXPECT(!towa_window_has_(towa_self(), p, sizeof *p));
+    OK(TOWA_MARK(p->a));
+    p->a = 1000;
+    OK(towa_tx_mark(towa_thread_on(NULL), &p->b, sizeof p->b));
+    p->b = 2000;
+    OK(towa_transaction_abort());
+    EXPECT(p->a == 1 && p->b == 2);
+    OK(towa_transaction_start_undoable());
+    OK(TOWA_MARK(p->a));
+    p->a = 3;
+    OK(towa_transaction_end());
+    EXPECT(p->a == 3);
     OK(towa_finalize());
 }
 
