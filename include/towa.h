@@ -29,6 +29,8 @@
  *     TOWA_UNDOABLE is rolled back. A plain one has nothing to roll back to, so the pool is poisoned: it stays at its last
  *     durable epoch, every later transaction fails with TOWA_EPOISONED, and opening the pool anew recovers it.
  *   - A transaction in which a mark failed cannot commit: its end is an abort.
+ *   - When the pool was poisoned meanwhile (by another thread, or by rule 3 broken across epochs), towa_mark and the
+ *     transaction's end say so with TOWA_EPOISONED: what it wrote will never be durable.
  *   - The death of the process: the epoch it was in is dropped whole.
  *
  * ERRORS
@@ -242,9 +244,9 @@ towa_thread *towa_thread_on(towa_pool *pool);
 int towa_tx_begin(towa_thread *thread, unsigned flags);
 /* Starts one that may write up to `bytes` more. TOWA_ETOOBIG if the log could never hold that. */
 int towa_tx_begin_reserving(towa_thread *thread, unsigned flags, size_t bytes);
-/* Ends it. It is durable once towa_pool_durable_epoch() >= the epoch that towa_tx_epoch gave. */
+/* Ends it. It is durable once towa_pool_durable_epoch() >= the epoch that towa_tx_epoch gave. TOWA_EPOISONED if it never will. */
 int towa_tx_end(towa_thread *thread);
-/* Gives it up. TOWA_OK if it was undoable and is rolled back, else TOWA_EPOISONED: see the top of this file. */
+/* Gives it up. TOWA_OK if it was undoable and is rolled back (in any mode), else TOWA_EPOISONED: see the top of this file. */
 int towa_tx_abort(towa_thread *thread);
 /* The epoch of the running transaction, 0 outside one. */
 uint64_t towa_tx_epoch(towa_thread *thread);

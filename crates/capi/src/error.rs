@@ -63,7 +63,7 @@ pub const CODES: [(c_int, &str, &CStr); 16] = [
 ];
 
 /// A failure on its way to C.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: c_int,
     pub(crate) message: String,

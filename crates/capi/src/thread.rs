@@ -30,7 +30,9 @@ pub struct Handle {
     /// Whether it can be rolled back.
     pub(crate) undoable: bool,
     /// Why the running transaction may not commit.
-    pub(crate) failed: Option<String>,
+    pub(crate) failed: Option<Failure>,
+    /// Lines it marked the long way since the pool was last asked whether it is good.
+    pub(crate) unasked: usize,
     pub(crate) pool: Arc<pool::Handle>,
 }
 
@@ -42,6 +44,9 @@ impl Drop for Handle {
         }
         // SAFETY: from Box::into_raw in `attach`, freed only here, and the transaction that borrowed it is gone.
         let thread = unsafe { Box::from_raw(self.thread) };
+            if !self.undoable {
+                self.pool.failed.store(true, Ordering::Release);
+            }
         let _ = catch_unwind(AssertUnwindSafe(|| drop(thread)));
         self.pool.threads.fetch_sub(1, Ordering::AcqRel);
     }
@@ -214,6 +219,7 @@ fn detach(handle: *mut Handle) {
     // SAFETY: from Box::into_raw in `attach`, and no longer in the list.
     drop(unsafe { Box::from_raw(handle) });
 }
+        unasked: 0,
 
 /// The calling thread's handle on `pool`, or NULL.
 pub(crate) fn handle_on(pool: *const pool::Handle) -> *mut Handle {

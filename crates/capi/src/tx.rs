@@ -9,7 +9,12 @@ use crate::pool::{OPEN, utf8};
 use crate::thread::{Handle, change, handle_at, handle_of};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::ptr::{self, NonNull};
+use towa_media::LINE;
+
+/// Lines that a transaction marks before it asks whether the pool is still good: marks beyond its share of the log poison it.
+const ASK_AFTER_LINES: usize = 1024;
 use towa_epoch::{Root, Thread, Tx};
 
 /// `towa_tx_begin`'s flag: abort restores what was written.
@@ -49,17 +54,23 @@ impl Handle {
 
     fn end(&mut self) -> Result<(), Failure> {
         let tx = self.take("towa_tx_end")?;
-        match self.failed.take() {
-            None => {
-                let _epoch = tx.commit();
-                Ok(())
-            }
-            Some(why) => {
-                tx.abort();
-                Err(Failure::usage(format!("{}: aborted instead of ended, because {why}", self.pool.name)))
-            }
+        if let Some(why) = self.failed.take() {
+            tx.abort();
+            return Err(match why.code {
+                error::EPOISONED => why,
+                _ => Failure::usage(format!("{}: aborted instead of ended, because {}", self.pool.name, why.message)),
+            });
         }
     }
+        let is_suspect = self.is_suspect(&tx);
+        let _epoch = tx.commit();
+        if is_suspect { self.pool.check() } else { Ok(()) }
+    }
+
+    /// Whether the pool may have been poisoned since `tx` began: the next epoch has begun (conflicts are between epochs), or the pool
+    /// was found poisoned by somebody else.
+    fn is_suspect(&self, tx: &Tx<'static>) -> bool {
+        self.pool.pool.epoch() != tx.epoch() || self.pool.failed.load(Ordering::Acquire)
 
     fn abort(&mut self) -> Result<(), Failure> {
         self.take("towa_tx_abort")?.abort();
@@ -68,6 +79,7 @@ impl Handle {
             return Ok(());
         }
         Err(Failure::new(
+        self.pool.failed.store(true, Ordering::Release);
             error::EPOISONED,
             format!(
                 "{}: aborted a transaction that was not begun with TOWA_UNDOABLE, so the pool is poisoned; open it anew to recover its last \
@@ -93,7 +105,7 @@ impl Handle {
         };
         let text = error::panic_text(&*payload);
         if !harmless {
-            self.failed = Some(format!("{entry} failed: {text}"));
+            self.failed = Some(Failure::usage(format!("{entry} failed: {text}")));
         }
         Err(Failure::usage(format!("{}: {entry}: {text}", self.pool.name)))
     }
@@ -109,14 +121,20 @@ impl Handle {
             );
             let failure = Failure::new(error::ERANGE, format!("{}: {what}", self.pool.name));
             if self.pool.touches(addr as usize, size) {
-                self.failed = Some(what);
+                self.failed = Some(Failure::usage(what));
             }
             return Err(failure);
         }
-        self.with("towa_mark", false, |tx| {
+        let marked = self.with("towa_mark", false, |tx| {
             tx.mark(addr.cast(), size);
             Ok(())
-        })
+        });
+        self.unasked += size / LINE + 1;
+        if marked.is_err() || self.unasked > ASK_AFTER_LINES || self.tx.as_ref().is_some_and(|tx| self.is_suspect(tx)) {
+            self.unasked = 0;
+            self.pool.check().inspect_err(|poisoned| self.failed = Some(poisoned.clone()))?;
+        }
+        marked
     }
 }
 

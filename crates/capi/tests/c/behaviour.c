@@ -554,7 +554,6 @@ static void test_full(void)
     OK(towa_finalize());
 }
 
-/* Two transactions of different epochs write one line: the older one finds out, and cannot commit. */
 #include "behaviour_more.h"
 
 int main(int argc, char **argv)
@@ -568,6 +567,7 @@ int main(int argc, char **argv)
         {"wild_mark_aborts", test_wild_mark_aborts},          {"thread_death", test_thread_death},
         {"threads", test_threads}, {"two_pools", test_two_pools}, {"window", test_window},
         {"volatile", test_volatile}, {"full", test_full},      {"conflict", test_conflict}, {"detector", test_detector},
+        {"poisoned_meanwhile", test_poisoned_meanwhile},
         {"reserving", test_reserving}, {"containers", test_containers},
     };
     size_t i;

@@ -9,7 +9,9 @@ static void *marks_later(void *unused)
     OK(towa_transaction_start());
     OK(towa_mark(contended, sizeof *contended));
     pthread_barrier_wait(&barrier);
-    OK(towa_transaction_end());
+    pthread_barrier_wait(&barrier);
+    EXPECT_ERROR(towa_mark((char *)contended + TOWA_LINE, 1), TOWA_EPOISONED, "64-byte line");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "64-byte line");
     return NULL;
 }
 
@@ -19,7 +21,10 @@ static void test_conflict(void)
     uint64_t before;
     begin();
     OK(towa_set_interval_us(1000));
-    contended = make_root("main");
+    OK(towa_transaction_start());
+    contended = towa_alloc(8 * TOWA_LINE);
+    OK(towa_transaction_end());
+    OK(towa_sync());
     pthread_barrier_init(&barrier, NULL, 2);
     OK(towa_transaction_start());
     OK(towa_mark(towa_alloc(64), 64));
@@ -28,14 +33,43 @@ static void test_conflict(void)
         sched_yield(); /* the epoch ends; new transactions join the next, beside this one */
     EXPECT(pthread_create(&other, NULL, marks_later, NULL) == 0);
     pthread_barrier_wait(&barrier);
-    (void)towa_mark(contended, sizeof *contended); /* debug builds say no at once; release builds poison the pool */
-    (void)towa_transaction_end();
+    EXPECT_ERROR(towa_mark(contended, sizeof *contended), TOWA_EPOISONED, "64-byte line");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "64-byte line");
+    pthread_barrier_wait(&barrier);
     pthread_join(other, NULL);
     EXPECT_ERROR(towa_transaction_start(), TOWA_EPOISONED, "64-byte line");
     EXPECT(towa_finalize() == TOWA_EPOISONED);
 }
 
 /* ---- large transactions ---- */
+static void *gives_up(void *unused)
+{
+    (void)unused;
+    OK(towa_thread_init());
+    OK(towa_transaction_start());
+    EXPECT_ERROR(towa_transaction_abort(), TOWA_EPOISONED, "UNDOABLE");
+    return NULL;
+}
+
+/* Transactions that run while somebody else poisons the pool learn it, and not from the next one's start. */
+static void test_poisoned_meanwhile(void)
+{
+    struct item *p;
+    pthread_t other;
+    begin();
+    p = make_root("main");
+    OK(towa_sync());
+    OK(towa_transaction_start_undoable());
+    OK(TOWA_MARK(p->a));
+    p->a = 5;
+    EXPECT(pthread_create(&other, NULL, gives_up, NULL) == 0 && pthread_join(other, NULL) == 0);
+    EXPECT_ERROR(towa_mark(&p->b, sizeof p->b), TOWA_EPOISONED, "aborted half done");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "aborted half done");
+    EXPECT(p->a == 1); /* a mark failed: rolled back */
+    EXPECT_ERROR(towa_transaction_start(), TOWA_EPOISONED, "");
+    EXPECT(towa_finalize() == TOWA_EPOISONED);
+}
+
 
 static void test_reserving(void)
 {
