@@ -5,17 +5,18 @@
 
 use crate::error::{self, Failure, guard, guard_code};
 use crate::layout::Window;
-use crate::pool::{OPEN, utf8};
+use crate::pool::{OPEN, root_name};
 use crate::thread::{Handle, change, handle_at, handle_of};
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use towa_epoch::{Root, Thread, Tx};
 use towa_media::LINE;
 
+/// Bytes that a process can address.
+const ADDRESSABLE: usize = 1 << 47;
 /// Lines that a transaction marks before it asks whether the pool is still good: marks beyond its share of the log poison it.
 const ASK_AFTER_LINES: usize = 1024;
-use towa_epoch::{Root, Thread, Tx};
 
 /// `towa_tx_begin`'s flag: abort restores what was written.
 pub const UNDOABLE: c_uint = 1;
@@ -28,6 +29,8 @@ impl Handle {
                 self.pool.name
             )));
         }
+        // The engine multiplies it; beyond what a process can address all are the same: too much.
+        let reserve = reserve.min(ADDRESSABLE);
         // SAFETY: `thread` is a live Box that only this handle uses, and no transaction borrows it now. 'static stands for "until the
         // transaction is taken out of `self.tx`", which always happens before the box is freed.
         let thread: &'static mut Thread = unsafe { &mut *self.thread };
@@ -61,7 +64,6 @@ impl Handle {
                 _ => Failure::usage(format!("{}: aborted instead of ended, because {}", self.pool.name, why.message)),
             });
         }
-    }
         let is_suspect = self.is_suspect(&tx);
         let _epoch = tx.commit();
         if is_suspect { self.pool.check() } else { Ok(()) }
@@ -71,6 +73,7 @@ impl Handle {
     /// was found poisoned by somebody else.
     fn is_suspect(&self, tx: &Tx<'static>) -> bool {
         self.pool.pool.epoch() != tx.epoch() || self.pool.failed.load(Ordering::Acquire)
+    }
 
     fn abort(&mut self) -> Result<(), Failure> {
         self.take("towa_tx_abort")?.abort();
@@ -78,8 +81,8 @@ impl Handle {
         if self.undoable {
             return Ok(());
         }
-        Err(Failure::new(
         self.pool.failed.store(true, Ordering::Release);
+        Err(Failure::new(
             error::EPOISONED,
             format!(
                 "{}: aborted a transaction that was not begun with TOWA_UNDOABLE, so the pool is poisoned; open it anew to recover its last \
@@ -98,8 +101,8 @@ impl Handle {
         call: impl FnOnce(&Tx<'static>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let Some(tx) = &self.tx else { return Err(outside(&self.pool.name, entry)) };
-        // AssertUnwindSafe: a transaction that may be half done is marked as failed below.
-        let payload = match catch_unwind(AssertUnwindSafe(|| call(tx))) {
+        // A transaction that may be half done is marked as failed below.
+        let payload = match error::quietly(|| call(tx)) {
             Ok(result) => return result,
             Err(payload) => payload,
         };
@@ -245,8 +248,8 @@ unsafe fn alloc(thread: *mut Handle, size: usize, init: *const c_void, zero: boo
     }
     let block = handle.with("towa_alloc", false, |tx| Ok(tx.alloc(size)?))?.as_ptr();
     if !init.is_null() {
-        // SAFETY: the block has at least `size` bytes and is new, so it overlaps nothing the caller can read.
-        unsafe { ptr::copy_nonoverlapping(init.cast::<u8>(), block, size) };
+        // SAFETY: the block has at least `size` bytes. (It overlaps `init` if the caller reads what it has freed.)
+        unsafe { ptr::copy(init.cast::<u8>(), block, size) };
     } else if zero {
         // SAFETY: the block has at least `size` bytes.
         unsafe { ptr::write_bytes(block, 0, size) };
@@ -315,7 +318,7 @@ pub unsafe extern "C" fn towa_tx_set_root(
         // SAFETY: handed on.
         let handle = unsafe { handle_of(thread) }?;
         // SAFETY: a C string or NULL, by this function's contract.
-        let name = unsafe { utf8(name, "root name") }?;
+        let name = unsafe { root_name(name, "root name") }?;
         let root = NonNull::new(object.cast::<u8>()).map(|ptr| Root { ptr, type_tag, size: size as u64 });
         if root.is_some() && !handle.pool.contains(object as usize, size.max(1)) {
             return Err(Failure::new(

@@ -555,6 +555,7 @@ static void test_full(void)
 }
 
 #include "behaviour_more.h"
+#include "behaviour_hostile.h"
 
 int main(int argc, char **argv)
 {
@@ -567,8 +568,10 @@ int main(int argc, char **argv)
         {"wild_mark_aborts", test_wild_mark_aborts},          {"thread_death", test_thread_death},
         {"threads", test_threads}, {"two_pools", test_two_pools}, {"window", test_window},
         {"volatile", test_volatile}, {"full", test_full},      {"conflict", test_conflict}, {"detector", test_detector},
-        {"poisoned_meanwhile", test_poisoned_meanwhile},
-        {"reserving", test_reserving}, {"containers", test_containers},
+        {"poisoned_meanwhile", test_poisoned_meanwhile},      {"reserving", test_reserving},
+        {"containers", test_containers}, {"vector", test_vector}, {"handles", test_handles}, {"sizes", test_sizes},
+        {"hostile_options", test_hostile_options},            {"visits", test_visits}, {"fork", test_fork},
+        {"no_memory", test_no_memory}, {"pops", test_pops},
     };
     size_t i;
     if (argc == 2 && !strcmp(argv[1], "--list")) {

@@ -15,6 +15,7 @@ static void *marks_later(void *unused)
     return NULL;
 }
 
+/* Two transactions of different epochs write one line: the older one finds out, and neither commits. */
 static void test_conflict(void)
 {
     pthread_t other;
@@ -41,7 +42,6 @@ static void test_conflict(void)
     EXPECT(towa_finalize() == TOWA_EPOISONED);
 }
 
-/* ---- large transactions ---- */
 static void *gives_up(void *unused)
 {
     (void)unused;
@@ -70,6 +70,7 @@ static void test_poisoned_meanwhile(void)
     EXPECT(towa_finalize() == TOWA_EPOISONED);
 }
 
+/* ---- large transactions ---- */
 
 static void test_reserving(void)
 {
@@ -193,6 +194,68 @@ static void test_containers(void)
     m = towa_map_open(NULL, "ordered", TOWA_MAP_ORDERED);
     EXPECT(towa_map_count(m) == 4 && towa_map_get(m, "c", 1, value, sizeof value, &len) == 1 && len == 1 && value[0] == '3');
     towa_map_close(m);
+    OK(towa_finalize());
+}
+
+struct sample {
+    double at;
+    char name[16];
+};
+
+static void test_vector(void)
+{
+    struct sample s = {0, "x"}, got;
+    towa_vector *v, *again, *bytes;
+    uint64_t i, index = 99;
+    char three[3] = "ab", seen[4] = {'_', '_', '_', '_'};
+    begin();
+    make_root("main");
+    v = towa_vector_open(NULL, "v", sizeof s);
+    again = towa_vector_open(NULL, "v", sizeof s);
+    EXPECT(v && again && towa_vector_count(v) == 0);
+    EXPECT(towa_vector_get(v, 0, &got) == 0 && towa_vector_pop(v, NULL, &got) == 0 && towa_vector_set(v, NULL, 0, &s) == 0);
+    for (i = 0; i < 10000; i++) {
+        s.at = (double)i;
+        OK(towa_vector_push(i % 2 ? v : again, NULL, &s, i % 3 ? &index : NULL));
+        EXPECT(i % 3 == 0 || index == i);
+    }
+    EXPECT(towa_vector_count(again) == 10000);
+    EXPECT(towa_vector_get(v, 4321, &got) == 1 && got.at == 4321.0 && !strcmp(got.name, "x"));
+    EXPECT(towa_vector_get(v, 4321, NULL) == 1 && towa_vector_get(v, 10000, &got) == 0 && towa_vector_get(v, UINT64_MAX, &got) == 0);
+    s.at = -1;
+    EXPECT(towa_vector_set(v, towa_thread_on(NULL), 4321, &s) == 1 && towa_vector_set(v, NULL, UINT64_MAX, &s) == 0);
+    EXPECT(towa_vector_get(again, 4321, &got) == 1 && got.at == -1.0);
+    EXPECT(towa_vector_pop(v, NULL, &got) == 1 && got.at == 9999.0 && towa_vector_pop(v, NULL, NULL) == 1);
+    EXPECT(towa_vector_count(v) == 9998);
+    /* what is refused */
+    EXPECT(!towa_vector_open(NULL, "v", 8) && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_vector_open(NULL, "main", sizeof s) && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_queue_open(NULL, "v") && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_vector_open(NULL, "w", 0) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT(!towa_vector_open(NULL, "w", TOWA_VECTOR_ITEM_MAX + 1) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT(!towa_vector_open(NULL, NULL, 8) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT_ERROR(towa_vector_push(v, NULL, NULL, NULL), TOWA_EINVAL, "item");
+    EXPECT_ERROR(towa_vector_set(v, NULL, 0, NULL), TOWA_EINVAL, "item");
+    EXPECT_ERROR(towa_vector_get(NULL, 0, &got), TOWA_EINVAL, "towa_vector");
+    EXPECT(towa_vector_count(NULL) == TOWA_EINVAL);
+    OK(towa_transaction_start());
+    EXPECT_ERROR(towa_vector_push(v, NULL, &s, NULL), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_get(v, 0, &got), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_set(v, NULL, 0, &s), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_pop(v, NULL, &got), TOWA_EUSAGE, "inside a transaction");
+    EXPECT(!towa_vector_open(NULL, "w", 8) && towa_last_error_code() == TOWA_EUSAGE);
+    OK(towa_transaction_end());
+    bytes = towa_vector_open(NULL, "bytes", sizeof three); /* a size that fills no line; nothing is written beyond it */
+    OK(towa_vector_push(bytes, NULL, three, NULL));
+    EXPECT(towa_vector_get(bytes, 0, seen) == 1 && !memcmp(seen, "ab\0_", 4));
+    EXPECT_ERROR(towa_finalize(), TOWA_EBUSY, "3 container");
+    towa_vector_close(v);
+    towa_vector_close(again);
+    towa_vector_close(bytes);
+    reopen("main");
+    v = towa_vector_open(NULL, "v", sizeof s);
+    EXPECT(towa_vector_count(v) == 9998 && towa_vector_get(v, 9997, &got) == 1 && got.at == 9997.0);
+    towa_vector_close(v);
     OK(towa_finalize());
 }
 
