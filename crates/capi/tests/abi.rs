@@ -148,7 +148,10 @@ fn the_headers_compile_in_every_standard() {
         format!("#include <{header}>\n#include <{header}>\nint main() {{ return towa_version() != TOWA_VERSION; }}\n")
     };
     let mut programs = vec![
-        (root().join("crates/capi/tests/c/inline.c").display().to_string(), &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"][..]),
+        (
+            root().join("crates/capi/tests/c/inline.c").display().to_string(),
+            &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"][..],
+        ),
         (write("alone.cpp", alone("towa.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
         (write("both.cpp", alone("towa.hpp")), &["-std=c++17", "-std=c++20"]),
     ];
