@@ -123,7 +123,7 @@ static void test_sizes(void)
     OK(towa_pool_heap(NULL, NULL, NULL));
     EXPECT(!towa_map_open(NULL, "", 0) && towa_last_error_code() == TOWA_EINVAL);
     EXPECT(!towa_queue_open(NULL, "12345678901234567890123456789012345678901") && towa_last_error_code() == TOWA_EINVAL);
-    OK(towa_set_interval_us(UINT64_MAX)); /* for ever, not a wrapped-around moment */
+    OK(towa_set_interval_us(UINT64_MAX / 1000 + 2)); /* for ever, not a wrapped-around moment */
     EXPECT(towa_interval_us() > (uint64_t)1 << 50);
     towa_map_close(m);
     towa_queue_close(q);
@@ -288,22 +288,27 @@ static void test_no_memory(void)
 }
 #endif
 
-/* Several threads pop, by handles of their own: each item goes to one of them, whole. */
-static int64_t popped[2];
+/* Several threads take items, by handles of their own, and put them back: each gets one, whole, and none is lost. */
+enum { POPPERS = 4, ITEMS = 8, ROUNDS = 1500, LEAST = 1 << 17 /* so large that a copy takes a while */ };
 
-static void *pops(void *sum)
+static void *pops(void *unused)
 {
     towa_queue *q;
     void *item;
     size_t len;
+    int i;
+    (void)unused;
     OK(towa_thread_init());
     q = towa_queue_open(NULL, "q");
-    while (towa_queue_pop(q, NULL, &item, &len) == 1) {
-        int n;
-        EXPECT(len >= sizeof n);
+    pthread_barrier_wait(&barrier);
+    for (i = 0; i < ROUNDS; i++) {
+        int n = towa_queue_pop(q, NULL, &item, &len);
+        EXPECT(n == 1); /* more items than threads */
+        if (n != 1)
+            break;
         memcpy(&n, item, sizeof n);
-        EXPECT(len == sizeof n + (size_t)n % 100);
-        *(int64_t *)sum += n;
+        EXPECT(len == LEAST + (size_t)n);
+        OK(towa_queue_push(q, NULL, item, len));
         free(item);
     }
     towa_queue_close(q);
@@ -313,21 +318,30 @@ static void *pops(void *sum)
 
 static void test_pops(void)
 {
-    char item[200] = {0};
-    pthread_t threads[2];
+    static char large[LEAST + ITEMS];
+    pthread_t threads[POPPERS];
     towa_queue *q;
-    int i;
+    void *item = NULL;
+    size_t len = 0;
+    int i, n, sum = 0;
     begin();
     q = towa_queue_open(NULL, "q");
-    for (i = 0; i < 4000; i++) {
-        memcpy(item, &i, sizeof i);
-        OK(towa_queue_push(q, NULL, item, sizeof i + (size_t)i % 100));
+    pthread_barrier_init(&barrier, NULL, POPPERS);
+    for (i = 0; i < ITEMS; i++) {
+        memcpy(large, &i, sizeof i);
+        OK(towa_queue_push(q, NULL, large, LEAST + (size_t)i));
     }
-    for (i = 0; i < 2; i++)
-        EXPECT(pthread_create(&threads[i], NULL, pops, &popped[i]) == 0);
-    for (i = 0; i < 2; i++)
+    for (i = 0; i < POPPERS; i++)
+        EXPECT(pthread_create(&threads[i], NULL, pops, NULL) == 0);
+    for (i = 0; i < POPPERS; i++)
         pthread_join(threads[i], NULL);
-    EXPECT(popped[0] + popped[1] == 4000 / 2 * 3999 && towa_queue_count(q) == 0);
+    EXPECT(towa_queue_count(q) == ITEMS);
+    while (towa_queue_pop(q, NULL, &item, &len) == 1) {
+        memcpy(&n, item, sizeof n);
+        sum += n;
+        free(item);
+    }
+    EXPECT(sum == ITEMS * (ITEMS - 1) / 2);
     towa_queue_close(q);
     OK(towa_finalize());
 }
