@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 use towa_epoch::{ForgottenMark, Mode, Pool, ROOT_NAME_MAX};
 
@@ -30,8 +30,6 @@ pub struct Handle {
     pub(crate) threads: AtomicUsize,
     /// Containers open.
     pub(crate) containers: AtomicUsize,
-    /// It was found poisoned: the transactions that run are lost, and learn it when they end.
-    pub(crate) failed: AtomicBool,
 }
 
 impl Kind for Handle {
@@ -59,18 +57,6 @@ impl Handle {
                 self.name
             ),
         ))
-    }
-
-    /// Fails if the pool is poisoned. Not for every call: the engine is asked by registering with it.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        match self.pool.register().map_err(Failure::from) {
-            Err(poisoned) if poisoned.code == error::EPOISONED => {
-                self.failed.store(true, Ordering::Release);
-                Err(poisoned)
-            }
-            // Too many threads, say: no answer, and none of the caller's business.
-            _ => Ok(()),
-        }
     }
 
     /// Whether any byte of the range lies in the heap.
@@ -164,7 +150,6 @@ unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Give
         len: len as usize,
         threads: AtomicUsize::new(0),
         containers: AtomicUsize::new(0),
-        failed: AtomicBool::new(false),
     };
     OPEN.write().push((base, handle.len, handle.name.clone()));
     given::count_forks();

@@ -34,8 +34,6 @@ pub struct Handle {
     pub(crate) undoable: bool,
     /// Why the running transaction may not commit.
     pub(crate) failed: Option<Failure>,
-    /// Lines it marked the long way since the pool was last asked whether it is good.
-    pub(crate) unasked: usize,
     pub(crate) pool: Arc<pool::Handle>,
 }
 
@@ -44,9 +42,6 @@ impl Drop for Handle {
         if let Some(tx) = self.tx.take() {
             // The thread dies inside a transaction: what it wrote is torn, so it must never become part of an epoch.
             let _ = catch_unwind(AssertUnwindSafe(|| tx.abort()));
-            if !self.undoable {
-                self.pool.failed.store(true, Ordering::Release);
-            }
         }
         // SAFETY: from Box::into_raw in `attach`, freed only here, and the transaction that borrowed it is gone.
         let thread = unsafe { Box::from_raw(self.thread) };
@@ -219,7 +214,6 @@ unsafe fn attach(pool: *mut Given<pool::Handle>) -> Result<*mut Handle, Failure>
         thread,
         undoable: false,
         failed: None,
-        unasked: 0,
         pool,
     }));
     me.first.set(handle);

@@ -9,14 +9,10 @@ use crate::pool::{OPEN, root_name};
 use crate::thread::{Handle, change, handle_at, handle_of};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
 use towa_epoch::{Root, Thread, Tx};
-use towa_media::LINE;
 
 /// Bytes that a process can address.
 const ADDRESSABLE: usize = 1 << 47;
-/// Lines that a transaction marks before it asks whether the pool is still good: marks beyond its share of the log poison it.
-const ASK_AFTER_LINES: usize = 1024;
 
 /// `towa_tx_begin`'s flag: abort restores what was written.
 pub const UNDOABLE: c_uint = 1;
@@ -64,15 +60,8 @@ impl Handle {
                 _ => Failure::usage(format!("{}: aborted instead of ended, because {}", self.pool.name, why.message)),
             });
         }
-        let is_suspect = self.is_suspect(&tx);
-        let _epoch = tx.commit();
-        if is_suspect { self.pool.check() } else { Ok(()) }
-    }
-
-    /// Whether the pool may have been poisoned since `tx` began: the next epoch has begun (conflicts are between epochs), or the pool
-    /// was found poisoned by somebody else.
-    fn is_suspect(&self, tx: &Tx<'static>) -> bool {
-        self.pool.pool.epoch() != tx.epoch() || self.pool.failed.load(Ordering::Acquire)
+        tx.try_commit()?;
+        Ok(())
     }
 
     fn abort(&mut self) -> Result<(), Failure> {
@@ -81,7 +70,6 @@ impl Handle {
         if self.undoable {
             return Ok(());
         }
-        self.pool.failed.store(true, Ordering::Release);
         Err(Failure::new(
             error::EPOISONED,
             format!(
@@ -132,11 +120,7 @@ impl Handle {
             tx.mark(addr.cast(), size);
             Ok(())
         });
-        self.unasked += size / LINE + 1;
-        if marked.is_err() || self.unasked > ASK_AFTER_LINES || self.tx.as_ref().is_some_and(|tx| self.is_suspect(tx)) {
-            self.unasked = 0;
-            self.pool.check().inspect_err(|poisoned| self.failed = Some(poisoned.clone()))?;
-        }
+        self.pool.pool.check().map_err(Failure::from).inspect_err(|poisoned| self.failed = Some(poisoned.clone()))?;
         marked
     }
 }
