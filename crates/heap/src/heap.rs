@@ -39,7 +39,7 @@ pub(crate) struct Store {
     /// Commits recovered at open that are still live: on sync media, until the image is next synced.
     pub(crate) recovered: Vec<Commit>,
     pub(crate) space: Arc<ImageSpace>,
-    pub(crate) _lock: Box<dyn Send + Sync>,
+    pub(crate) _lock: (Box<dyn Send + Sync>, Box<dyn Send + Sync>),
 }
 
 impl std::fmt::Debug for Store {

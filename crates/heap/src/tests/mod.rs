@@ -1,7 +1,9 @@
 //! Pools by hand: epochs are written into the log line by line, without the doors above.
 
 mod apply;
+mod creation;
 mod log;
+mod opening;
 
 use std::collections::BTreeMap;
 use std::path::Path;
