@@ -211,15 +211,18 @@ fn marked(medium: &dyn Medium) -> Result<Mark> {
     let mut bytes = vec![0; region.len() as usize];
     region.read(0, &mut bytes)?;
     bytes.resize(superblock::LEN as usize, 0);
-    let at = superblock::SLOT as usize;
-    let record: Superblock = bytemuck::pod_read_unaligned(&bytes[at..at + size_of::<Superblock>()]);
-    let (before, after) = (&bytes[..at], &bytes[at + size_of::<Superblock>()..]);
-    let blank_around = before.iter().chain(after).all(|b| *b == 0);
-    Ok(match record.magic {
-        _ if !blank_around => Mark::Foreign,
-        _ if record.is_whole() => Mark::Whole,
-        superblock::MAGIC | [0, 0, 0, 0, 0, 0, 0, 0] => Mark::Torn,
-        _ => Mark::Foreign,
+    // Creation writes the second slot, and the first as well if it gets as far as opening the pool and fails there.
+    let (mut whole, mut ours) = (false, true);
+    for slot in bytes.chunks_exact(superblock::SLOT as usize) {
+        let (record, rest) = slot.split_at(size_of::<Superblock>());
+        let record: Superblock = bytemuck::pod_read_unaligned(record);
+        whole |= record.is_whole();
+        ours &= matches!(record.magic, superblock::MAGIC | [0, 0, 0, 0, 0, 0, 0, 0]) && rest.iter().all(|b| *b == 0);
+    }
+    Ok(match (ours, whole) {
+        (true, true) => Mark::Whole,
+        (true, false) => Mark::Torn,
+        (false, _) => Mark::Foreign,
     })
 }
 

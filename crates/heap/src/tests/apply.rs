@@ -46,7 +46,10 @@ fn threads_share_the_lines_and_keep_the_order() {
         let heap = Heap::create(RamMedium::anonymous(), &options()).unwrap();
         let (commits, expected) = epochs(&heap, 1200);
         let mut pauses = 0;
+        let streamed = || heap.medium().unwrap().counters().values().bytes_streamed;
+        let before = streamed();
         heap.apply(&commits, threads, &mut || pauses += 1).unwrap();
+        assert_eq!(streamed() - before, commits.iter().map(|c| c.lines).sum::<u64>() * LINE as u64, "each line once");
         assert!(threads > 1 || pauses > 0);
         assert_is(&heap, &expected);
     }

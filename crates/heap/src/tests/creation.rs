@@ -18,38 +18,56 @@ fn files(medium: &SimMedium) -> Vec<&'static str> {
         .collect()
 }
 
-/// Wherever creation is cut off, there is a pool afterwards, or creating it again makes one; and cutting off that one, too.
+/// Whether there is a pool on what a crash left, or creating one again makes it.
+fn can_be_created(left: SimMedium, created: &mut usize) -> std::result::Result<(), String> {
+    match open(&left) {
+        Ok(_) => Ok(()),
+        Err(Error::Missing { .. }) => {
+            *created += 1;
+            Heap::create(Arc::new(left), &options()).map(|_| ()).map_err(|e| e.to_string())
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Explores all crashes of what was done on `medium`; gives how many had no pool yet.
+fn explore(medium: &SimMedium, seed: u64) -> usize {
+    let mut created = 0;
+    let checked = Explorer::new(medium.trace(), seed).check(600, |image| can_be_created(image.to_medium(), &mut created));
+    checked.unwrap_or_else(|counterexample| panic!("{counterexample}"));
+    created
+}
+
+/// Wherever creation is cut off, there is a pool afterwards, or creating it again makes one.
 #[test]
 fn an_interrupted_creation_can_be_done_again() {
-    for (i, medium) in both_models().into_iter().enumerate() {
+    for (seed, medium) in both_models().into_iter().enumerate() {
         drop(create(&medium));
-        let mut created_again = 0;
-        let coverage = Explorer::new(medium.trace(), i as u64).check(600, |image| {
-            let left = image.to_medium();
-            match open(&left) {
-                Ok(_) => return Ok(()),
-                Err(Error::Missing { .. }) => {}
-                Err(e) => return Err(e.to_string()),
-            }
-            Heap::create(Arc::new(left.clone()), &options()).map_err(|e| e.to_string())?;
-            created_again += 1;
-            if created_again % 40 == 0 {
-                let second = Explorer::new(left.trace(), i as u64).check(40, |image| {
-                    let left = image.to_medium();
-                    match open(&left) {
-                        Ok(_) => Ok(()),
-                        Err(Error::Missing { .. }) => {
-                            Heap::create(Arc::new(left), &options()).map(|_| ()).map_err(|e| e.to_string())
-                        }
-                        Err(e) => Err(e.to_string()),
-                    }
-                });
-                second.map_err(|c| c.to_string())?;
-            }
-            Ok(())
-        });
-        coverage.unwrap_or_else(|counterexample| panic!("{counterexample}"));
-        assert!(created_again > 40, "only {created_again} images had no pool");
+        assert!(explore(&medium, seed as u64) > 40);
+    }
+}
+
+/// The removal of what an interrupted creation left, or a failed one made, may be cut off too.
+#[test]
+fn an_interrupted_removal_can_be_done_again() {
+    for (seed, medium) in both_models().into_iter().enumerate() {
+        medium.inject(Point::Rename, 0, Effect::Io);
+        Heap::create(Arc::new(medium.clone()), &options()).unwrap_err();
+        assert!(explore(&medium, seed as u64) > 40);
+    }
+    for (seed, medium) in both_models().into_iter().enumerate() {
+        // All that creation makes, but for the last name.
+        drop(create(&medium));
+        medium.rename(names::SUPERBLOCK, names::SUPERBLOCK_NEW).unwrap();
+        medium.sync_names().unwrap();
+        let after = medium.events();
+        drop(create(&medium));
+        let mut created = 0;
+        let checked = Explorer::new(medium.trace(), seed as u64)
+            .starting_at(after)
+            .check(600, |image| can_be_created(image.to_medium(), &mut created));
+        checked.unwrap_or_else(|counterexample| panic!("{counterexample}"));
+        assert!(created > 40);
     }
 }
 
@@ -123,6 +141,20 @@ fn a_pool_that_lost_its_superblock_is_not_created_over() {
     assert!(matches!(crate::describe(&*in_dir(dir.path())), Err(Error::Damaged { .. })));
     // A half-written one in its place is not the mark of an interrupted creation either: there is something in the log.
     fs::write(dir.path().join(names::SUPERBLOCK_NEW), [0; 8192]).unwrap();
+    refused_untouched(dir.path(), "superblock.new");
+}
+
+#[test]
+fn a_whole_mark_beside_a_log_with_epochs_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let heap = Heap::create(in_dir(dir.path()), &options()).unwrap();
+    commit(&heap, heap.recovered(), &[(DATA, 1)]);
+    drop(heap);
+    fs::remove_file(dir.path().join("lock")).unwrap();
+    let bytes = fs::read(dir.path().join(names::SUPERBLOCK)).unwrap();
+    // As creation wrote it: the second slot alone.
+    fs::write(dir.path().join(names::SUPERBLOCK_NEW), [&[0; 4096], &bytes[4096..]].concat()).unwrap();
+    fs::remove_file(dir.path().join(names::SUPERBLOCK)).unwrap();
     refused_untouched(dir.path(), "superblock.new");
 }
 
