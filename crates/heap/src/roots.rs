@@ -96,12 +96,12 @@ impl RootTable {
         Ok(RootTable { base, directory: Mutex::new(Directory { roots, written: vec![0; SLOTS] }) })
     }
 
-    /// Checks the table in `bytes` (its first [`TABLE_LEN`]); gives the names, sorted.
+    /// Checks the table in `bytes` (its first [`TABLE_LEN`]); gives the names, in the order of their slots.
     pub(crate) fn check(bytes: &[u8], in_heap: impl Fn(u64) -> bool) -> Result<Vec<String>, String> {
         let slots = bytes.chunks_exact(SLOT).take(SLOTS).map(bytemuck::pod_read_unaligned);
-        let mut names: Vec<String> = decode_all(slots, in_heap)?.into_keys().collect();
-        names.sort();
-        Ok(names)
+        let mut found: Vec<_> = decode_all(slots, in_heap)?.into_iter().map(|(name, (slot, _))| (slot, name)).collect();
+        found.sort();
+        Ok(found.into_iter().map(|(_, name)| name).collect())
     }
 
     /// The root of this name.
