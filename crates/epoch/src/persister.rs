@@ -261,7 +261,9 @@ pub(crate) fn apply_pending(engine: &Engine, pause: &mut dyn FnMut()) -> Result<
     let Some(last) = commits.last() else {
         return Ok(());
     };
-    engine.heap.apply(&commits, pause)?;
+    // The paper's stop-the-world checkpoint does this with several threads, too.
+    let threads = if engine.mode == Mode::StopTheWorld { engine.persisters } else { 1 };
+    engine.heap.apply(&commits, threads, pause)?;
     engine.heap.cut(last)?;
     engine.pending.0.lock().drain(..commits.len());
     engine.pending.1.notify_all();
