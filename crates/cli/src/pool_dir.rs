@@ -123,9 +123,11 @@ fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
 /// The process that has the pool in `dir` open, as the kernel's table of locks says: asking for the lock would disturb somebody
 /// who opens it at the same moment.
 pub fn owner(dir: &Path) -> Option<u32> {
-    let lock = fs::symlink_metadata(dir.join("lock")).ok()?;
     let said = read_small(&dir.join("lock")).ok().and_then(|text| String::from_utf8_lossy(&text).trim().parse::<u32>().ok());
-    holder(&fs::read_to_string("/proc/locks").ok()?, lock.ino(), lock.dev(), said)
+    let table = fs::read_to_string("/proc/locks").ok()?;
+    // The lock is the directory's; that of the note is held beside it, and instead where directories cannot be locked.
+    let places = [fs::metadata(dir), fs::symlink_metadata(dir.join("lock"))];
+    places.into_iter().flatten().find_map(|place| holder(&table, place.ino(), place.dev(), said))
 }
 
 /// The holder of the flock on an inode, in the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131090 0 EOF`.
