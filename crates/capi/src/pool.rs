@@ -143,14 +143,7 @@ unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Give
         (pool, path.display().to_string())
     };
     let (base, len) = pool.heap_range();
-    let handle = Handle {
-        pool,
-        name,
-        base,
-        len: len as usize,
-        threads: AtomicUsize::new(0),
-        containers: AtomicUsize::new(0),
-    };
+    let handle = Handle { pool, name, base, len: len as usize, threads: AtomicUsize::new(0), containers: AtomicUsize::new(0) };
     OPEN.write().push((base, handle.len, handle.name.clone()));
     given::count_forks();
     Ok(Given::give(Arc::new(handle)))
