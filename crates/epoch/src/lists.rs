@@ -216,6 +216,8 @@ mod loom_tests {
                 unsafe { s.save(7, 0, old.as_ptr()) };
                 l.store(NEW, Relaxed);
             });
+            // Without it loom never lets the user go first.
+            thread::yield_now();
             let read = line.load(Relaxed);
             fence(Acquire);
             let mut replayed = read;
