@@ -25,7 +25,12 @@ pub fn run(config: Config, pool: &PoolChoice, options: &Options, started: impl F
     config.check()?;
     let options = config.fit(options.clone());
     let pool = match pool {
-        PoolChoice::Directory(path) => Pool::open_or_create(path, &options)?,
+        PoolChoice::Directory(path) => {
+            if !path.exists() {
+                config.check_new_pool(&options)?; // a pool keeps what it was made with
+            }
+            Pool::open_or_create(path, &options)?
+        }
         PoolChoice::Volatile => Pool::volatile(&options)?,
     };
     let handle = Server::start(config, &pool)?;
