@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use towa_crash_test::epoch::{History, Settings, World, check_image, sweep};
+use towa_crash_test::epoch::{History, Settings, Shape, World, check_image, sweep};
+use towa_heap::superblock::Door;
+use towa_heap::verify;
 use towa_media::sim::{EventInfo, EventKind, Explorer, Model, SimMedium, Trace};
 
 #[test]
@@ -90,4 +92,40 @@ fn every_sync_is_needed_on_files() {
             ("sync of names", |e, _| e.kind() == EventKind::SyncNames),
         ],
     );
+}
+
+/// The worlds of a sweep do what their shapes are for: rings and commit slots wrap, with pad frames before the ring's end, on both
+/// models, and pools are closed and reopened.
+#[test]
+fn worlds_wrap() {
+    let mut seen = [0; 4];
+    for seed in 0..40 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let medium = SimMedium::new(if seed % 2 == 0 { Model::Line } else { Model::File });
+        let mut history = History::default();
+        let fixed = Shape::draw(&mut rng);
+        for _ in 0..3 {
+            let shape = fixed.reopened(&mut rng);
+            history = World::run_shaped(medium.clone(), &mut rng, history, &shape).expect("work without faults").history;
+            seen[3] += usize::from(shape.close);
+        }
+        let report = verify(&medium, Door::Epoch, &mut |_, _| ()).expect("a sound pool");
+        let newest = report.epoch;
+        seen[0] += usize::from(newest > u64::from(fixed.commit_slots));
+        let slots = u64::from(fixed.commit_slots) * 4096;
+        let trace = medium.trace();
+        let ends = trace.events().filter_map(|event| {
+            let (off, len) = event.range().filter(|_| event.kind() == EventKind::Stream && event.region() == Some("log"))?;
+            Some((off - slots, len))
+        });
+        let at: Vec<_> = ends.collect();
+        seen[1] += usize::from(at.windows(2).any(|pair| pair[1].0 < pair[0].0));
+        // A pad is a header alone, whose frame reaches the end.
+        seen[2] += usize::from(at.windows(2).any(|pair| pair[0].1 == 64 && pair[1].0 == 0));
+    }
+    println!(
+        "of 40 worlds: commit slots wrapped in {}, rings in {}, with pads in {}; {} closings",
+        seen[0], seen[1], seen[2], seen[3]
+    );
+    assert!(seen.iter().all(|n| *n >= 5), "{seen:?}");
 }

@@ -80,12 +80,19 @@ impl Heap {
     ///
     /// The superblock gets its name last, after everything it refers to is durable: stopping before leaves no pool.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Heap> {
+        Self::create_with_log(medium, options, COMMIT_SLOTS, 0)
+    }
+
+    /// [`create`](Self::create) with so many commit slots (2 at least), and a log that begins at position `tail` (a multiple of 64): near
+    /// the ring's end it soon wraps, and so do few slots. For crash tests.
+    #[doc(hidden)]
+    pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
         let pool = medium.location();
         let lock = medium.lock()?;
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool });
         }
-        let mut sb = new_superblock(options)?;
+        let mut sb = Superblock { commit_slots, tail, ..new_superblock(options)? };
         let result = write_new_pool(&*medium, &mut sb);
         if let Err(e) = result {
             for name in [names::IMAGE, names::LOG, names::SUPERBLOCK_NEW, names::SUPERBLOCK] {
