@@ -120,7 +120,7 @@ fn run_world(
         let mut survivor = explore(&trace, seed ^ generation as u64, budget, &history, &mut rng, report).map_err(fail)?;
         if shape.close && rng.random() {
             // Reopened as it was closed.
-            Explorer::new(trace.clone(), seed).only_at(trace.len()).for_each_image(1, |image| {
+            Explorer::new(trace.clone(), seed).only_at(trace.len()).for_each_image(2, |image| {
                 survivor = Some((image.to_medium(), history.newest()));
             });
         }

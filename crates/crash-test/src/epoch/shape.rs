@@ -81,7 +81,7 @@ impl Shape {
             2 | 3 => {
                 shape.heap_len = 64 * (128 << 10);
                 // The smallest log takes less in one transaction, and wraps in every generation.
-                shape.large_max = if shape.log_len == RING_MIN { 40_000 } else { 300_000 };
+                shape.large_max = if shape.log_len == RING_MIN { 30_000 } else { 300_000 };
             }
             _ => {}
         }

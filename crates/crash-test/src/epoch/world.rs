@@ -124,6 +124,10 @@ pub struct World {
     pub opened: usize,
     /// Events when closing began; all of them if it was left as a crash leaves it.
     pub closing: usize,
+    /// Allocations that were refused for want of space.
+    pub refused: u64,
+    /// What ended the work before its time: opening failed, or the pool is poisoned.
+    pub failed: Option<String>,
 }
 
 struct Worker<'r> {
@@ -134,6 +138,7 @@ struct Worker<'r> {
     open: Vec<Open>,
     history: History,
     transactions: u64,
+    refused: u64,
     /// A transaction found no log space: time for a checkpoint.
     short: bool,
 }
@@ -148,32 +153,67 @@ impl World {
     /// Opens (or creates) the pool on `medium` and works on it for some epochs, noting each durable epoch in the medium's trace. The
     /// pool is left as a crash would, unless `shape` says that it is closed.
     pub fn run_shaped(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
+        let world = Self::run_with_faults(medium, rng, history, shape)?;
+        match world {
+            World { failed: Some(why), .. } => Err(why),
+            World { refused: 1.., .. } => Err("an allocation was refused".into()),
+            world => Ok(world),
+        }
+    }
+
+    /// [`run_shaped`](Self::run_shaped) on a medium that may fail. That refuses an allocation, or the opening, or else it must poison
+    /// the pool, which ends the work.
+    pub fn run_with_faults(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
         let sim = medium.clone();
         sim.strict_space();
-        let pool = open(medium, shape)?;
+        let mut world = World { history, epochs: 0, transactions: 0, opened: 0, closing: 0, refused: 0, failed: None };
+        let pool = match open(medium, shape) {
+            Ok(pool) => pool,
+            Err(why) => {
+                (world.opened, world.closing, world.failed) = (sim.events(), sim.events(), Some(why));
+                return Ok(world);
+            }
+        };
         sim.note(pool.durable_epoch());
-        let opened = sim.events();
+        world.opened = sim.events();
         let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
-        let cells = NonNull::dangling();
-        let shape = *shape;
-        let mut worker = Worker { rng, shape, threads, cells, open: Vec::new(), history, transactions: 0, short: false };
-        worker.find_cells(&pool)?;
-        for _ in 0..shape.epochs {
-            worker.work();
-            worker.checkpoint(&pool, &sim)?;
-        }
+        let mut worker = Worker {
+            rng,
+            shape: *shape,
+            threads,
+            cells: NonNull::dangling(),
+            open: Vec::new(),
+            history: world.history,
+            transactions: 0,
+            refused: 0,
+            short: false,
+        };
+        let result = worker.find_cells(&pool).and_then(|()| {
+            (0..shape.epochs).try_for_each(|_| {
+                worker.work();
+                world.epochs += 1;
+                worker.checkpoint(&pool, &sim)
+            })
+        });
         worker.finish_open();
-        let (history, transactions) = (worker.history, worker.transactions);
+        (world.history, world.transactions, world.refused) = (worker.history, worker.transactions, worker.refused);
         drop(worker.threads);
-        let closing = sim.events();
-        if shape.close {
-            pool.close().map_err(|e| e.to_string())?;
-            sim.note(CLOSED | history.newest);
-        } else {
+        world.closing = sim.events();
+        if let Err(why) = result {
+            if !matches!(pool.checkpoint(), Err(Error::Poisoned { .. })) || pool.register().is_ok() {
+                return Err(format!("the pool goes on after: {why}"));
+            }
+            pool.abandon();
+            world.failed = Some(why);
+        } else if !shape.close {
             // Left as a crash would leave it: without the last checkpoint.
             pool.abandon();
+        } else if let Err(e) = pool.close() {
+            world.failed = Some(e.to_string());
+        } else {
+            sim.note(CLOSED | world.history.newest);
         }
-        Ok(World { history, epochs: shape.epochs as u64, transactions, opened, closing })
+        Ok(world)
     }
 }
 
@@ -209,7 +249,10 @@ impl Worker<'_> {
             assert!(self.begin(0, false, 2 * CELLS * CELL + CHANGE_OVERHEAD), "an empty log takes a transaction");
         }
         let tx = self.threads[0].resume().expect("just begun");
-        let block = tx.alloc(CELLS * CELL + CELL).expect("room for the cells");
+        // What a medium refuses now, it has later.
+        let block =
+            std::iter::from_fn(|| Some(tx.alloc(CELLS * CELL + CELL))).inspect(|block| self.refused += u64::from(block.is_err()));
+        let block = block.take(100).find_map(Result::ok).expect("room for the cells");
         // Blocks are aligned to 16: cells begin at the next line.
         let cells = block.as_ptr().map_addr(|a| a.next_multiple_of(CELL));
         // SAFETY: within the fresh block, already marked.
@@ -312,7 +355,8 @@ impl Worker<'_> {
                 0 => None,
                 large => Some(large),
             };
-            let new = change_cell(&tx, i, old, &mut self.history.next_version, size, self.shape.size_max, self.rng);
+            let sizes = (size, self.shape.size_max);
+            let new = change_cell(&tx, i, old, &mut self.history.next_version, sizes, &mut self.refused, self.rng);
             tx.mark(at.cast(), size_of::<Cell>());
             // SAFETY: as above, and marked.
             unsafe { at.write(new) };
@@ -361,14 +405,14 @@ impl Worker<'_> {
     }
 }
 
-/// Gives cell `i` a new object (of `large` bytes, if any), a new filling in part, or none.
+/// Gives cell `i` a new object (of `large` bytes, if any), a new filling in part, or none: the last also if there is no space.
 fn change_cell(
     tx: &Tx<'_>,
     i: usize,
     old: Cell,
     next_version: &mut u64,
-    large: Option<u64>,
-    size_max: u64,
+    (large, size_max): (Option<u64>, u64),
+    refused: &mut u64,
     rng: &mut SmallRng,
 ) -> Cell {
     let object = NonNull::new(old.ptr as *mut u8);
@@ -391,9 +435,13 @@ fn change_cell(
                 unsafe { tx.free(object) };
             }
             let small = rng.random_range(1..=size_max);
-            let (fresh, size) = match large.map(|size| (tx.alloc(size as usize), size)) {
-                Some((Ok(fresh), size)) => (fresh, size),
-                _ => (tx.alloc(small as usize).expect("room for twenty objects"), small),
+            let allocated = match large.map(|size| (tx.alloc(size as usize), size)) {
+                Some((Ok(fresh), size)) => Ok((fresh, size)),
+                _ => tx.alloc(small as usize).map(|fresh| (fresh, small)),
+            };
+            let Ok((fresh, size)) = allocated else {
+                *refused += 1;
+                return Cell { ptr: 0, ..old };
             };
             // Two numbers for each: of the object, and of its filling in part.
             *next_version += 2;
