@@ -88,7 +88,9 @@ pub fn judge(report: &Report) -> Vec<Target> {
         }
     }
     targets.extend(server_targets(report));
-    let restart = report.recovery.iter().find(|p| p.heap_mb == RESTART_HEAP_MB).and_then(|p| p.lazy_ms);
+    // A kill that left nothing to replay shows nothing.
+    let killed = report.recovery.iter().find(|p| p.heap_mb == RESTART_HEAP_MB && p.replayed_lines.is_some_and(|lines| lines > 0));
+    let restart = killed.and_then(|p| p.lazy_ms);
     let meaning = "a 2-GB heap killed under full write load: opening to the first answer".to_owned();
     targets.push(Target::new("restart 2 GB".into(), meaning, Bound::AtMost, 300.0, restart, "ms"));
     targets

@@ -13,6 +13,8 @@
 //! Truly redundant, and therefore no kinds here:
 //! - recovery's write-back of the *frames* it read (line media): a commit record is stored only after its frames were fenced, so
 //!   whoever can read the record has durable frames. It stays as a defence against a log written by other means.
+//! - the sync of names after the superblock got its own: creation goes on as opening does, and that syncs the names again for the sake
+//!   of processes killed in between (which is tried).
 //! - the superblock's update at the first opening: nothing was written yet, and the older record leads to the same empty log.
 
 use std::collections::{HashMap, HashSet};
@@ -38,6 +40,8 @@ enum Part {
     Creation,
     Work,
     Close,
+    /// After a kill between the superblock's naming and the sync of names.
+    KilledInCreation,
     /// After a crash.
     Recovery,
     /// After a kill between the store of a commit record and its fence.
@@ -110,7 +114,8 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
     let medium = SimMedium::new(model);
     let world = World::run_shaped(medium.clone(), &mut rng, History::default(), &shape).expect("work without faults");
     let trace = medium.trace();
-    let named = trace.events().filter(|e| e.kind() == EventKind::SyncNames).last().expect("a pool has names").index();
+    let named =
+        trace.events().find(|e| e.kind() == EventKind::SyncNames).expect("names are synced before the last one is given").index();
     let fresh = Recorded {
         trace: trace.clone(),
         history: world.history.clone(),
@@ -138,15 +143,15 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
     };
 
     let mut all = vec![fresh, recovered];
-    // Killed after the store of a commit record, and after that of a superblock.
-    for (region, part) in [("log", KilledInCommit), ("superblock", KilledInUpdate)] {
-        let stores: Vec<usize> = trace
-            .events()
-            .filter(|e| is(e, EventKind::Store, region))
-            .map(|e| e.index() + 1)
-            .filter(|at| *at > all[0].work.start)
-            .collect();
-        let at = stores[rng.random_range(0..stores.len())];
+    let start = all[0].work.start;
+    let stores = |region: &'static str| {
+        let stores = trace.events().filter(move |e| is(e, EventKind::Store, region) && e.index() > start);
+        stores.map(|e| e.index() + 1).collect::<Vec<_>>()
+    };
+    let rename = trace.events().find(|e| e.kind() == EventKind::Rename).expect("the superblock gets its name").index() + 1;
+    let kills = [(vec![rename], KilledInCreation), (stores("log"), KilledInCommit), (stores("superblock"), KilledInUpdate)];
+    for (moments, part) in kills {
+        let at = moments[rng.random_range(0..moments.len())];
         let medium = killed(&trace, at);
         let heap = Heap::open(std::sync::Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true });
         medium.note(heap.expect("a killed process leaves a sound pool").recovery().epoch);
@@ -267,6 +272,7 @@ fn every_flush_and_fence_is_needed_on_line_media() {
             }),
             kind("write-back of the commit record that recovery read", &[KilledInCommit], |e, _| is_record(e)),
             kind("fence of the log that recovery read", &[KilledInCommit], |e, _| is(e, EventKind::Fence, "log")),
+            kind("sync of the names that opening read", &[KilledInCreation], |e, _| e.kind() == EventKind::SyncNames),
             kind("write-back of the superblock that opening read", &[KilledInUpdate], |e, before| {
                 is(e, EventKind::WriteBack, "superblock") && !before.written
             }),
@@ -294,6 +300,7 @@ fn every_sync_is_needed_on_files() {
                 is(e, EventKind::Fence, "superblock") && before.written
             }),
             kind("sync of the log that recovery read", &[KilledInCommit], |e, _| is(e, EventKind::Fence, "log")),
+            kind("sync of the names that opening read", &[KilledInCreation], |e, _| e.kind() == EventKind::SyncNames),
             kind("sync of the superblock that opening read", &[KilledInUpdate], |e, before| {
                 is(e, EventKind::Fence, "superblock") && !before.written
             }),

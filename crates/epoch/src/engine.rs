@@ -11,18 +11,12 @@ use towa_heap::log::commit::Commit;
 use crate::clock::Clock;
 use crate::detector::{ForgottenMark, Markers};
 use crate::gate::{Gate, Reason};
+use crate::log_space::{Share, no_log_space_in_a_manual_pool};
 use crate::slot::Slots;
 use crate::stats::Counts;
 use crate::tags::Tags;
 use crate::warming::Warming;
 use crate::{Error, Mode, Options, Result, Stats};
-
-/// Log bytes that a marked line costs at most: itself, a run, its share of headers.
-const LINE_COST: u64 = 73;
-/// What frames may waste at the end of the ring.
-const FIXED_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
-/// Lines a thread marks before it tells the others, at most.
-const ACCOUNT_LINES: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -36,10 +30,10 @@ pub(crate) struct Engine {
     pub gate: Gate,
     pub slots: Slots,
     /// Lines marked, and old lines saved meanwhile, per epoch parity, as far as accounted.
-    marked: [CachePadded<AtomicU64>; 2],
-    share: Share,
+    pub marked: [CachePadded<AtomicU64>; 2],
+    pub share: Share,
     /// Lines reserved beyond that by large transactions that run now.
-    reserved: AtomicU64,
+    pub reserved: AtomicU64,
     pub durable: AtomicU64,
     pub durable_changed: (Mutex<()>, Condvar),
     /// When the newest durable epoch ended.
@@ -58,47 +52,16 @@ pub(crate) struct Engine {
     pub manual: bool,
     pub cores: usize,
     /// Somebody waits for the next durable epoch.
-    urgent: AtomicBool,
+    pub urgent: AtomicBool,
     /// A lazily opened working copy on its way to anonymous memory.
     pub warming: Option<Warming>,
     pub markers: Option<Markers>,
     pub forgotten: Mutex<Vec<ForgottenMark>>,
 }
 
-/// What a transaction may mark without asking, and how finely marks are told to the others: the more threads, the less, so that all
-/// of them together leave a good part of the log to the work.
-#[derive(Debug)]
-struct Share {
-    lines: AtomicU64,
-    account: AtomicU64,
-}
-
-impl Share {
-    /// The share of one thread in a log of `capacity` bytes; of none, without bounds.
-    fn of(capacity: Option<u64>) -> Share {
-        let share = Share { lines: AtomicU64::new(u64::MAX), account: AtomicU64::new(ACCOUNT_LINES) };
-        if let Some(capacity) = capacity {
-            share.divide(capacity, 1);
-        }
-        share
-    }
-
-    /// A transaction may mark a 128th of the log, a line and an old one saved for it being counted; where more than 32 threads are
-    /// registered, a quarter of the log is divided among them.
-    fn divide(&self, capacity: u64, threads: u64) {
-        let lines = (capacity / (LINE_COST * 2 * 64)).min(capacity / (LINE_COST * 2 * 2) / threads.max(1)).clamp(1, 1 << 16);
-        self.lines.store(lines, Relaxed);
-        self.account.store((lines / 4).clamp(1, ACCOUNT_LINES), Relaxed);
-    }
-}
-
 /// Nanoseconds between checkpoints: shorter than 100 us the persister would do nothing else, longer than the number holds is for ever.
 fn interval_ns(interval: Duration) -> u64 {
     u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).clamp(100_000, 1 << 62)
-}
-
-fn no_log_space_in_a_manual_pool() -> Error {
-    Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into())
 }
 
 /// What the persister has been asked for.
@@ -163,9 +126,14 @@ impl Engine {
         self.requests.1.notify_all();
     }
 
-    /// Asks the persister for a checkpoint now.
+    /// Asks the persister for a checkpoint now; somebody waits for it.
     pub fn request_checkpoint(&self) {
         self.urgent.store(true, Relaxed);
+        self.end_epoch();
+    }
+
+    /// Asks the persister to begin a checkpoint now, which nobody waits for.
+    pub fn end_epoch(&self) {
         let mut requests = self.requests.0.lock();
         if !requests.checkpoint {
             requests.checkpoint = true;
@@ -181,120 +149,6 @@ impl Engine {
     /// A checkpoint begins: whether it was asked for. What is asked for from now on is for the next.
     pub fn take_urgency(&self) -> bool {
         self.urgent.swap(false, Relaxed)
-    }
-
-    /// Adds `lines` to what transactions of `epoch` marked and saved, and closes the gate before the log can overflow.
-    pub fn account(&self, epoch: u64, lines: u64) {
-        let mine = self.marked[(epoch % 2) as usize].fetch_add(lines, Relaxed) + lines;
-        let capacity = self.heap.log().capacity();
-        if mine * LINE_COST > capacity / 4 {
-            self.request_checkpoint();
-        }
-        if self.log_space_is_short() {
-            self.gate.close(&self.clock, Reason::LogSpace);
-            self.requests.0.lock().bring_up = true;
-            self.requests.1.notify_all();
-            self.pending.1.notify_all();
-            // The persister may have made space between our look and our closing: it looks again after each cut, and so do we.
-            self.review_gate();
-        }
-    }
-
-    /// The log holds `epoch` now, or never will: its lines no longer count beside the log's own bytes.
-    pub fn forget_marked(&self, epoch: u64) {
-        self.marked[(epoch % 2) as usize].store(0, Relaxed);
-    }
-
-    /// Whether the live log, plus all marked and saved lines, plus what running transactions may still mark (each line once, and
-    /// once more an old one saved), would overflow the ring.
-    fn log_space_is_short(&self) -> bool {
-        let log = self.heap.log();
-        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
-        let slack = self.slots.taken() as u64 * (self.share_lines() + self.account_lines()) * LINE_COST * 2 + FIXED_SLACK;
-        log.live() + (marked + self.reserved.load(Relaxed) * 2) * LINE_COST + slack > log.capacity()
-    }
-
-    /// Lines that any transaction may mark; log space for them is kept free at every start.
-    #[inline]
-    pub fn share_lines(&self) -> u64 {
-        self.share.lines.load(Relaxed)
-    }
-
-    /// Lines a thread marks before it tells the others.
-    #[inline]
-    pub fn account_lines(&self) -> u64 {
-        self.share.account.load(Relaxed)
-    }
-
-    /// The number of registered threads has changed, and with it what each may mark.
-    pub fn threads_changed(&self) {
-        if !self.heap.is_volatile() {
-            self.share.divide(self.heap.log().capacity(), self.slots.taken() as u64);
-            self.review_gate();
-        }
-    }
-
-    /// Log space for `lines` more of a running transaction, which cannot wait: whether there is any that nobody has marked or
-    /// reserved. What is kept free for others is used if need be. Undone by [`unreserve`](Self::unreserve).
-    pub fn reserve_more(&self, lines: u64) -> bool {
-        let log = self.heap.log();
-        let reserved = self.reserved.fetch_add(lines, Relaxed) + lines;
-        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
-        let fits = log.live() + (marked + reserved * 2) * LINE_COST + FIXED_SLACK <= log.capacity();
-        if !fits {
-            self.reserved.fetch_sub(lines, Relaxed);
-        }
-        fits
-    }
-
-    /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
-    pub fn reserve(&self, bytes: usize) -> Result<u64> {
-        let lines = (bytes as u64).div_ceil(towa_media::LINE as u64) + 2;
-        if self.heap.is_volatile() || lines <= self.share_lines() {
-            return Ok(0);
-        }
-        let log_len = self.heap.log().capacity();
-        if lines * LINE_COST * 2 + log_len / 4 + FIXED_SLACK > log_len {
-            return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
-        }
-        let began = Instant::now();
-        for tries in 0.. {
-            self.check()?;
-            self.reserved.fetch_add(lines, Relaxed);
-            if !self.log_space_is_short() {
-                if tries > 0 {
-                    self.count_stall(began);
-                }
-                break;
-            }
-            self.reserved.fetch_sub(lines, Relaxed);
-            if self.manual {
-                return Err(no_log_space_in_a_manual_pool());
-            }
-            self.request_checkpoint();
-            self.requests.0.lock().bring_up = true;
-            self.pending.1.notify_all();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(lines)
-    }
-
-    fn count_stall(&self, began: Instant) {
-        self.counts.stalls.fetch_add(1, Relaxed);
-        self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
-    }
-
-    /// The transaction that reserved `lines` has ended.
-    pub fn unreserve(&self, lines: u64) {
-        self.reserved.fetch_sub(lines, Relaxed);
-        self.review_gate();
-    }
-
-    /// Opens the gate if log space suffices again.
-    pub fn review_gate(&self) {
-        if self.gate.is_closed_for(Reason::LogSpace) && !self.log_space_is_short() {
-            self.gate.open(&self.clock, Reason::LogSpace);
-        }
     }
 
     /// The gate was closed at a transaction start: waits, or says why the pool is no more.

@@ -34,6 +34,7 @@ mod engine;
 mod error;
 mod gate;
 mod lists;
+mod log_space;
 mod options;
 mod pacer;
 mod persister;

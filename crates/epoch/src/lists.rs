@@ -20,6 +20,8 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering::*, fence};
 pub(crate) struct AddressList {
     pub runs: Vec<u64>,
     pub lines: u64,
+    /// What the last epochs needed, about: the longest list, forgotten by halves.
+    recent: usize,
 }
 
 impl AddressList {
@@ -37,9 +39,19 @@ impl AddressList {
         self.runs.push(pack_run(first, lines));
     }
 
+    /// Empties it, and gives memory back that the last epochs did not need.
     pub fn clear(&mut self) {
+        self.recent = self.runs.len().max(self.recent / 2);
         self.runs.clear();
         self.lines = 0;
+        if self.runs.capacity() > 8 * self.recent.max(1 << 12) {
+            self.runs.shrink_to(2 * self.recent);
+        }
+    }
+
+    /// Bytes it holds.
+    pub fn bytes(&self) -> usize {
+        self.runs.capacity() * size_of::<u64>()
     }
 }
 
@@ -57,6 +69,8 @@ pub(crate) struct SavedLines {
     /// The epoch these lines belong to; older than the one wanted: empty.
     epoch: AtomicU64,
     count: AtomicUsize,
+    /// Blocks allocated, for the gauge.
+    allocated: AtomicUsize,
     blocks: UnsafeCell<BlockPtr>,
     /// The thread's place: the block it appends to. Only the thread touches it.
     tail: UnsafeCell<*mut Block>,
@@ -82,6 +96,7 @@ impl SavedLines {
         Self {
             epoch: AtomicU64::new(0),
             count: AtomicUsize::new(0),
+            allocated: AtomicUsize::new(0),
             blocks: UnsafeCell::new(ptr::null_mut()),
             tail: UnsafeCell::new(ptr::null_mut()),
         }
@@ -131,9 +146,15 @@ impl SavedLines {
                     std::alloc::handle_alloc_error(layout);
                 }
                 *link = fresh;
+                self.allocated.fetch_add(1, Relaxed);
             }
             *link
         }
+    }
+
+    /// Bytes of blocks it holds. They are kept for the next epochs; the log's room for saved lines bounds them.
+    pub fn bytes(&self) -> usize {
+        self.allocated.load(Relaxed) * size_of::<Block>()
     }
 
     /// Calls `each(line index, bytes)` for the lines saved for `epoch` that are published by now.

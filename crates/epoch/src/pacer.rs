@@ -12,57 +12,62 @@ use std::time::{Duration, Instant};
 
 /// Work between sleeps.
 const SLICE: Duration = Duration::from_micros(100);
-/// Share of the interval that an epoch's work may be stretched over.
+/// Share of the time until the next epoch ends that an epoch's work may be stretched over.
 const STRETCH: f64 = 0.9;
 /// Below this a sleep is not worth its wake-up.
-const SLEEP_MIN: Duration = Duration::from_micros(30);
+const SLEEP_MIN: Duration = Duration::from_micros(20);
 /// Never sleep longer at once: somebody may be waiting for the epoch.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    /// Nanoseconds of work a line costs, a moving average.
+    /// Nanoseconds of processor time a line costs, a moving average.
     ns_per_line: f64,
     slice_began: Instant,
+    /// Processor time of this thread when the slice began: where cores are short, much of the time goes to others.
+    slice_began_cpu: Duration,
     /// Sleep per unit of work; 0: do not sleep.
     sleep_ratio: f64,
     worked: Duration,
     lines: u64,
+    /// Whether the thread was last told that it must share a core; `None`: not at all yet.
+    shares_core: Option<bool>,
 }
 
 impl Pacer {
     pub fn new() -> Pacer {
-        Pacer { ns_per_line: 50.0, slice_began: Instant::now(), sleep_ratio: 0.0, worked: Duration::ZERO, lines: 0 }
-    }
-
-    /// Makes the calling thread one that users hardly feel: it sleeps for tens of microseconds where asked to (the kernel would add 50
-    /// of slack), never takes a running thread's core when it wakes (`SCHED_BATCH`: an idle core comes for it instead), and where it
-    /// must share a core, changes over in short slices (Linux 6.12; older kernels ignore the wish). Whatever is refused is left out.
-    pub fn prepare_thread() {
-        #[cfg(target_os = "linux")]
-        // SAFETY: prctl and the scheduler's calls take numbers, and a struct of the size said in it.
-        unsafe {
-            libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-            if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
-                return; // its owner has decided otherwise
-            }
-            let mut wish: libc::sched_attr = std::mem::zeroed();
-            wish.size = size_of::<libc::sched_attr>() as u32;
-            wish.sched_policy = libc::SCHED_BATCH as u32;
-            wish.sched_nice = libc::getpriority(libc::PRIO_PROCESS, 0);
-            wish.sched_runtime = SLICE.as_nanos() as u64;
-            libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0);
+        Pacer {
+            ns_per_line: 50.0,
+            slice_began: Instant::now(),
+            slice_began_cpu: Duration::ZERO,
+            sleep_ratio: 0.0,
+            worked: Duration::ZERO,
+            lines: 0,
+            shares_core: None,
         }
     }
 
-    /// Starts an epoch of `lines` lines that has `interval` until the next.
-    pub fn begin(&mut self, lines: u64, interval: Duration) {
+    /// Makes sleeps of tens of microseconds possible on the calling thread (the kernel would add 50 us of slack).
+    pub fn prepare_thread() {
+        #[cfg(target_os = "linux")]
+        // SAFETY: prctl with numbers only.
+        unsafe {
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+        }
+    }
+
+    /// Starts an epoch of `lines` lines that has `period` until the next ends; `shares_core`: users have every core.
+    pub fn begin(&mut self, lines: u64, period: Duration, shares_core: bool) {
         let work = self.ns_per_line * lines as f64;
-        let room = interval.as_nanos() as f64 * STRETCH;
+        let room = period.as_nanos() as f64 * STRETCH;
         self.sleep_ratio = if work > 0.0 { (room / work - 1.0).clamp(0.0, 20.0) } else { 0.0 };
         self.lines = lines;
         self.worked = Duration::ZERO;
         self.slice_began = Instant::now();
+        self.slice_began_cpu = thread_cpu_time();
+        if self.shares_core.replace(shares_core) != Some(shares_core) {
+            set_scheduling(shares_core);
+        }
     }
 
     /// Somebody waits: no more sleeping in this epoch.
@@ -72,12 +77,10 @@ impl Pacer {
 
     /// Called between pieces of work; sleeps if a slice is over and `may_sleep`.
     pub fn tick(&mut self, may_sleep: bool) {
-        let slice = self.slice_began.elapsed();
-        if slice < SLICE {
+        if self.slice_began.elapsed() < SLICE {
             return;
         }
-        self.worked += slice;
-        let sleep = slice.mul_f64(self.sleep_ratio).min(SLEEP_MAX);
+        let sleep = self.end_slice().mul_f64(self.sleep_ratio).min(SLEEP_MAX);
         if may_sleep && sleep >= SLEEP_MIN {
             std::thread::sleep(sleep);
         }
@@ -86,12 +89,53 @@ impl Pacer {
 
     /// The epoch is done: learn what its lines cost.
     pub fn end(&mut self) {
-        self.worked += self.slice_began.elapsed();
+        self.end_slice();
         if self.lines > 1000 {
             let cost = self.worked.as_nanos() as f64 / self.lines as f64;
             self.ns_per_line += (cost - self.ns_per_line) * 0.2;
         }
     }
+
+    /// Work done in the slice that ends now.
+    fn end_slice(&mut self) -> Duration {
+        let now = thread_cpu_time();
+        let work = now.saturating_sub(self.slice_began_cpu);
+        self.slice_began_cpu = now;
+        self.worked += work;
+        work
+    }
+}
+
+/// Processor time of the calling thread so far.
+fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec to the valid, exclusively borrowed one it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Asks the scheduler that users hardly feel the calling thread. Whatever is refused is left out.
+///
+/// With a core to itself it must never take a running thread's core when it wakes (`SCHED_BATCH`: an idle core comes for it
+/// instead). Where users have every core it must get its turn at once when it wakes, or its sleeps would be as long as users' time
+/// slices, and give the core back soon: a slice as short as its own (Linux 6.12; older kernels ignore the wish).
+fn set_scheduling(shares_core: bool) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the scheduler's calls take numbers, and a struct of the size said in it.
+    unsafe {
+        let policy = libc::sched_getscheduler(0);
+        if policy != libc::SCHED_OTHER && policy != libc::SCHED_BATCH {
+            return; // its owner has decided otherwise
+        }
+        let mut wish: libc::sched_attr = std::mem::zeroed();
+        wish.size = size_of::<libc::sched_attr>() as u32;
+        wish.sched_policy = if shares_core { libc::SCHED_OTHER } else { libc::SCHED_BATCH } as u32;
+        wish.sched_nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        wish.sched_runtime = SLICE.as_nanos() as u64;
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = shares_core;
 }
 
 #[cfg(test)]
@@ -100,7 +144,7 @@ mod tests {
 
     /// What a run of `lines` lines at `ns` each sleeps for, in milliseconds.
     fn slept_ms(pacer: &mut Pacer, lines: u64, interval_ms: u64) -> u128 {
-        pacer.begin(lines, Duration::from_millis(interval_ms));
+        pacer.begin(lines, Duration::from_millis(interval_ms), false);
         let began = Instant::now();
         let mut busy = Duration::ZERO;
         while busy < Duration::from_millis(5) {
@@ -126,7 +170,7 @@ mod tests {
     #[test]
     fn hurry_ends_the_sleeping() {
         let mut pacer = Pacer::new();
-        pacer.begin(10_000, Duration::from_millis(100));
+        pacer.begin(10_000, Duration::from_millis(100), false);
         pacer.hurry();
         std::thread::sleep(Duration::from_millis(1));
         let began = Instant::now();

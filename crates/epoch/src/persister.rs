@@ -24,6 +24,7 @@ use towa_media::{Durability, LINE};
 
 use crate::engine::Engine;
 use crate::gate::Reason;
+use crate::lists::SavedLines;
 use crate::pacer::Pacer;
 use crate::sync::fence;
 use crate::{Mode, Result};
@@ -56,13 +57,21 @@ pub(crate) struct Checkpointer {
     prev: u64,
     frame: FrameBuilder,
     pacer: Pacer,
+    /// When the running epoch began.
+    epoch_began: Instant,
     /// Somebody waits for the epoch that is being taken.
     in_hurry: bool,
 }
 
 impl Checkpointer {
     pub fn new(engine: &Engine) -> Self {
-        Self { prev: engine.heap.recovered().1, frame: FrameBuilder::new(), pacer: Pacer::new(), in_hurry: false }
+        Self {
+            prev: engine.heap.recovered().1,
+            frame: FrameBuilder::new(),
+            pacer: Pacer::new(),
+            epoch_began: Instant::now(),
+            in_hurry: false,
+        }
     }
 
     /// Takes the current epoch to the log (and on line media to the image), unless nothing was changed in it. Gives the newest
@@ -111,10 +120,15 @@ impl Checkpointer {
         let commit = writer.commit(engine.heap.allocator().frontier())?;
         self.prev = commit.checksum;
         engine.forget_marked(epoch);
+        let mut list_bytes = 0;
         for slot in engine.slots.iter() {
             // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
-            unsafe { slot.list(epoch) }.clear();
+            let list = unsafe { slot.list(epoch) };
+            // The other epoch's list is in use: taken to be as long.
+            list_bytes += 2 * list.bytes() + slot.saved.iter().map(SavedLines::bytes).sum::<usize>();
+            list.clear();
         }
+        engine.counts.list_bytes.store(list_bytes as u64, Relaxed);
         engine.publish_durable(epoch, ended);
         engine.counts.checkpoints.fetch_add(1, Relaxed);
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
@@ -150,7 +164,10 @@ impl Checkpointer {
     fn pace(&mut self, engine: &Engine, epoch: u64) {
         // SAFETY: the persister, after epoch's transactions ended, before epoch + 2.
         let lines = engine.slots.iter().map(|slot| unsafe { slot.list(epoch) }.lines).sum();
-        self.pacer.begin(lines, engine.interval());
+        // Epochs end early where the log would not hold a whole interval's lines.
+        let period = std::mem::replace(&mut self.epoch_began, Instant::now()).elapsed();
+        let shares_core = engine.slots.count_dirty(epoch) >= engine.cores;
+        self.pacer.begin(lines, period.min(engine.interval()), shares_core);
         if self.in_hurry || engine.manual || engine.mode == Mode::StopTheWorld {
             self.pacer.hurry();
         }

@@ -31,6 +31,8 @@ pub struct Stats {
     pub boundary_us_max: u64,
     /// Longest time from an epoch's end until it was durable, in microseconds.
     pub checkpoint_us_max: u64,
+    /// Bytes of DRAM that hold the lists of marked lines, as of the newest checkpoint, and saved lines.
+    pub list_bytes: u64,
     /// Bytes in use by live blocks.
     pub heap_used: u64,
     /// Heap capacity in bytes.
@@ -58,6 +60,7 @@ pub(crate) struct Counts {
     pub stalls: AtomicU64,
     pub stall_us: AtomicU64,
     pub boundary_us_max: AtomicU64,
+    pub list_bytes: AtomicU64,
     pub checkpoint_us_max: AtomicU64,
 }
 
@@ -69,6 +72,7 @@ impl Counts {
         stats.stalls = self.stalls.load(Relaxed);
         stats.stall_us = self.stall_us.load(Relaxed);
         stats.boundary_us_max = self.boundary_us_max.load(Relaxed);
+        stats.list_bytes = self.list_bytes.load(Relaxed);
         stats.checkpoint_us_max = self.checkpoint_us_max.load(Relaxed);
     }
 }

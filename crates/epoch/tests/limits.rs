@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use towa_epoch::{Error, Options, Pool, Root, Thread, Tx};
 use towa_media::Kind;
@@ -185,13 +185,18 @@ fn applying_on_demand_beside_the_applier_keeps_order() {
     let mut thread = pool.register().expect("register");
     let at = block(&mut thread, "b", 64);
     let over = AtomicBool::new(false);
+    let mut n = 0;
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Acquire) {
-                pool.apply_now().expect("apply");
-            }
-        });
-        for n in 1..=20_000 {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Acquire) {
+                    pool.apply_now().expect("apply");
+                }
+            });
+        }
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1500) {
+            n += 1;
             let tx = thread.begin().expect("begin");
             write_lines(&tx, at, 64, n);
             tx.commit();
@@ -203,7 +208,7 @@ fn applying_on_demand_beside_the_applier_keeps_order() {
     pool.apply_now().expect("apply");
     pool.abandon();
     let pool = Pool::open(dir.path(), &options).expect("open");
-    assert_eq!(first_word(&pool, "b"), Some(20_000), "an older epoch was applied over a newer one");
+    assert_eq!(first_word(&pool, "b"), Some(n), "an older epoch was applied over a newer one");
 }
 
 #[test]
@@ -253,4 +258,28 @@ fn no_interval_makes_the_persister_spin() {
     assert!(pool.interval() >= Duration::from_micros(100));
     pool.set_interval(Duration::MAX);
     assert!(pool.wait_durable(pool.durable_epoch(), Duration::MAX).expect("durable already"));
+}
+
+#[test]
+fn lists_are_counted_and_given_back() {
+    let dir = dir();
+    let options = Options { manual: true, heap_len: 256 << 20, log_len: Some(128 << 20), ..options() };
+    let pool = Pool::create(dir.path(), &options).expect("create");
+    let mut thread = pool.register().expect("register");
+    let lines = (16 << 20) / LINE;
+    let at = block(&mut thread, "b", lines);
+    pool.checkpoint().expect("checkpoint");
+    // Every second line, so that neighbours do not merge.
+    let tx = thread.begin_reserving(lines * LINE).expect("begin");
+    (0..lines / 2).for_each(|i| tx.mark(at.as_ptr().wrapping_add(2 * i * LINE), 1));
+    tx.commit();
+    pool.checkpoint().expect("checkpoint");
+    let most = pool.stats().list_bytes;
+    assert!(most as usize >= lines / 2 * 8, "{most} bytes of lists for {} runs", lines / 2);
+    for n in 0..40 {
+        write_lines(&thread.begin().expect("begin"), at, 1, n);
+        pool.checkpoint().expect("checkpoint");
+    }
+    let least = pool.stats().list_bytes;
+    assert!(least < most / 4, "{least} bytes are held, {most} at the most");
 }

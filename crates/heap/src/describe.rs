@@ -5,9 +5,8 @@
 
 use towa_media::{Access, Medium, Region};
 
-use crate::heap::find_superblock;
 use crate::log::commit;
-use crate::superblock::{Door, Superblock};
+use crate::superblock::{Door, Superblock, find_superblock};
 use crate::{Error, Result, names};
 
 /// Times to read a superblock that looks damaged before it is called so.

@@ -22,18 +22,26 @@
 
 pub mod alloc;
 mod checksum;
+mod create;
 mod describe;
 mod error;
 mod heap;
+mod image;
 pub mod log;
+mod open;
 mod recovery;
 mod roots;
 pub mod superblock;
+#[cfg(test)]
+mod tests;
 mod verify;
+mod working;
 
+pub use create::{CreateOptions, default_log_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
-pub use heap::{CreateOptions, Heap, OpenOptions, default_log_len};
+pub use heap::Heap;
+pub use open::OpenOptions;
 pub use recovery::Recovery;
 pub use roots::{ROOT_NAME_MAX, Root, RootTable};
 pub use verify::{VerifyReport, verify};

@@ -4,8 +4,9 @@
 //!    valid record beyond its end means that something before it was damaged, and the pool is refused.
 //! 2. Check every frame of every live epoch, before a single byte is written. On sync media the newest epoch may have a record
 //!    without all of its frames (one `fdatasync` covers both): it was never acknowledged, and is dropped whole.
-//! 3. Make durable what was read: after a crash of the process alone, the record may still be in the CPU's or the kernel's cache,
-//!    and the image must never get ahead of a durable log.
+//! 3. Make durable what was read: after a crash of the process alone, the superblock, its name, and commit records may still be in the
+//!    CPU's or the kernel's cache. The image must never get ahead of a durable log, and the next superblock takes the place of the one
+//!    before this.
 //! 4. Replay. Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
 //! 5. Line media: fence the image, then say so in the superblock. Sync media: the log stays live until the image is next synced.
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 use towa_media::{Durability, LINE, Medium, Region};
 
 use crate::log::commit::{self, Commit};
-use crate::log::{COMMIT_SLOT, Log};
+use crate::log::{COMMIT_SLOT, Fault, Log};
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 
@@ -89,7 +90,7 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
     let lines = sb.heap_len / LINE as u64;
     let mut dropped_incomplete = false;
     for i in 0..commits.len() {
-        let checked = log.replay(&commits[i], &mut |first, bytes| {
+        let checked = log.try_replay(&commits[i], &mut |first, bytes| {
             let end = first + (bytes.len() / LINE) as u64;
             if end <= lines {
                 Ok(())
@@ -99,10 +100,11 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
         });
         match checked {
             Ok(()) => {}
-            Err(Error::Damaged { .. }) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
+            Err(Fault::Incomplete(_)) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
                 dropped_incomplete = true;
             }
-            Err(e) => return Err(e),
+            Err(Fault::Incomplete(why)) => return Err(log.damaged(&commits[i], why)),
+            Err(Fault::Other(e)) => return Err(e),
         }
     }
     if dropped_incomplete {

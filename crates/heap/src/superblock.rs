@@ -10,10 +10,10 @@
 //! than necessary (harmless) or finds that log overwritten and refuses (never a silent step back).
 
 use bytemuck::{Pod, Zeroable};
-use towa_media::{Medium, Region};
+use towa_media::{Access, Medium, Region};
 
 use crate::checksum::checksum;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
 
 /// First bytes of every superblock slot.
 pub const MAGIC: [u8; 8] = *b"TOWAPOOL";
@@ -180,4 +180,26 @@ pub fn check(medium: &dyn Medium, sb: &Superblock, door: Door) -> Result<()> {
         && sb.frontier <= sb.heap_len
         && sb.frontier >= chunk;
     if sane { Ok(()) } else { Err(Error::Damaged { pool, what: "superblock fields contradict each other".into() }) }
+}
+
+/// Opens and checks the superblock; [`Error::Missing`] where there is none.
+pub(crate) fn read_superblock(medium: &dyn Medium, door: Door, access: Access) -> Result<Superblock> {
+    let sb = find_superblock(medium, access)?;
+    check(medium, &sb, door)?;
+    Ok(sb)
+}
+
+/// The newest superblock record, of whatever door; [`Error::Missing`] where there is none.
+pub(crate) fn find_superblock(medium: &dyn Medium, access: Access) -> Result<Superblock> {
+    if !medium.exists(names::SUPERBLOCK)? {
+        let interrupted = medium.exists(names::IMAGE)? || medium.exists(names::LOG)?;
+        let hint = if interrupted {
+            ": its creation was interrupted before anything was stored; create it again"
+        } else {
+            "; create one first"
+        };
+        return Err(Error::Missing { pool: medium.location(), hint });
+    }
+    let region = medium.open(names::SUPERBLOCK, access)?;
+    Ok(read(medium, &*region)?.0)
 }

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use towa_media::{Access, LINE, Medium};
 
 use crate::alloc::CHUNK;
-use crate::heap::read_superblock;
 use crate::log::{Identity, Log};
 use crate::roots::{self, RootTable};
-use crate::superblock::Door;
+use crate::superblock::{Door, read_superblock};
 use crate::{Error, Result, alloc, names, recovery};
 
 /// What verification found in a sound pool.

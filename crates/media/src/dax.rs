@@ -79,6 +79,9 @@ impl Medium for DaxMedium {
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
         self.directory.lock_to_read()
     }
+    fn sign(&self) -> Box<dyn Send + Sync> {
+        self.directory.sign()
+    }
     fn counters(&self) -> &Counters {
         &self.shared.counters
     }

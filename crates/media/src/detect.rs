@@ -2,10 +2,11 @@
 //!
 //! What must always hold: detection promises no more than it found out. `MAP_SYNC` is tried, not inferred from mount options;
 //! what cannot be found out (whether a disk's write cache obeys flushes, whether the platform has eADR) becomes a warning or
-//! `None`, never a guess. It leaves nothing behind.
+//! `None`, never a guess. It leaves nothing behind, and in a directory that holds a pool it creates nothing at all.
 
 mod mount;
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -194,11 +195,24 @@ fn open(directory: &Path) -> Result<File> {
     File::open(directory).map_err(|e| Error::from_io(directory.display().to_string(), "opening the directory", 0, e))
 }
 
-/// Maps a page of a new file with MAP_SYNC. The file has no name where the file system can do that, and loses it at once where not.
+/// Files of a pool. One that is there is asked in place of a new file: its answer is the one that counts, and looking at a pool must
+/// not write beside it, not even where the file system may be written.
+const ASKED_FIRST: [&CStr; 3] = [c"image", c"log", c"superblock"];
+
+/// Maps a page with MAP_SYNC: of a pool's file, to read, or of a new file. The new one has no name where the file system can do that,
+/// and loses it at once where not.
 fn try_map_sync(handle: &File, directory: &Path) -> io::Result<()> {
-    let file = nameless(handle).or_else(|_| named_and_removed(handle))?;
-    file.set_len(PAGE as u64)?;
-    match Mapping::shared(&file, PAGE, true, true, &directory.display().to_string()) {
+    let there = ASKED_FIRST.iter().find_map(|name| there_to_read(handle, name));
+    let writable = there.is_none();
+    let file = match there {
+        Some(file) => file,
+        None => {
+            let file = nameless(handle).or_else(|_| named_and_removed(handle))?;
+            file.set_len(PAGE as u64)?;
+            file
+        }
+    };
+    match Mapping::shared(&file, PAGE, true, writable, &directory.display().to_string()) {
         Ok(_) => Ok(()),
         Err(Error::Io { source, .. }) => Err(source),
         Err(Error::Unsupported { .. }) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
@@ -206,7 +220,22 @@ fn try_map_sync(handle: &File, directory: &Path) -> io::Result<()> {
     }
 }
 
+/// The regular file `name`, opened so that not even its access time changes; the latter only its owner may ask for.
+fn there_to_read(handle: &File, name: &CStr) -> Option<File> {
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let open = |flags| {
+        // SAFETY: the name is NUL-terminated.
+        let fd = unsafe { libc::openat(handle.as_raw_fd(), name.as_ptr(), flags) };
+        // SAFETY: `fd` was just opened and has no other owner.
+        (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
+    };
+    let file = open(flags | libc::O_NOATIME).or_else(|| open(flags))?;
+    file.metadata().is_ok_and(|status| status.is_file()).then_some(file)
+}
+
 fn nameless(handle: &File) -> io::Result<File> {
+    #[cfg(test)]
+    tests::PROBES.set(tests::PROBES.get() + 1);
     let flags = libc::O_RDWR | libc::O_TMPFILE | libc::O_CLOEXEC;
     // SAFETY: the name is NUL-terminated, and a mode is given.
     let fd = unsafe { libc::openat(handle.as_raw_fd(), c".".as_ptr(), flags, 0o600 as libc::mode_t) };
@@ -229,5 +258,37 @@ fn named_and_removed(handle: &File) -> io::Result<File> {
     unsafe {
         libc::unlinkat(handle.as_raw_fd(), name.as_ptr(), 0);
         Ok(File::from_raw_fd(fd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Files created to be asked.
+        pub static PROBES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn nothing_is_created_beside_a_pool() {
+        // Not in /tmp, which may be a tmpfs: there nothing has to be asked.
+        let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+        let probes = || {
+            PROBES.set(0);
+            let kind = detect(dir.path()).unwrap().kind;
+            (kind, PROBES.get())
+        };
+        let (kind, created) = probes();
+        if kind == Kind::Ram {
+            println!("SKIP: this directory lives in memory");
+            return;
+        }
+        assert_eq!(created, 1);
+        for name in ["superblock", "log", "image"] {
+            std::fs::write(dir.path().join(name), []).unwrap();
+            assert_eq!(probes(), (kind, 0), "with {name} there");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What must always hold: every operation goes through the directory's descriptor, so that renaming or replacing the path
 //! above an open medium cannot mix two pools; nothing follows a symbolic link; files are 0600, the directory 0700 when made
-//! here; the name `lock` is the lock's alone.
+//! here; the name `lock` is the owner's note alone; opening to read changes no time stamp where we may ask for that.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -29,7 +29,7 @@ impl Directory {
         let location = path.display().to_string();
         if create {
             match std::fs::DirBuilder::new().mode(0o700).create(path) {
-                Ok(()) => sync_parent(path)?,
+                Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => {
                     return Err(Error::from_io(location, "creating the directory", PAGE as u64, e));
@@ -91,11 +91,19 @@ impl Directory {
             Access::ReadWrite => libc::O_RDWR,
         };
         // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
-        let file = self.open_at(name, flags | libc::O_NONBLOCK)?;
+        let open = |more| self.open_at(name, flags | libc::O_NONBLOCK | more);
+        let file = match access {
+            // Only a file's owner may ask that reading it leaves its access time alone.
+            Access::ReadOnly => open(libc::O_NOATIME).or_else(|e| match e {
+                Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => open(0),
+                e => Err(e),
+            })?,
+            Access::ReadWrite => open(0)?,
+        };
         let location = self.location(name);
         let status = file.metadata().map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
         if !status.is_file() {
-            return Err(Error::Unsupported { location, what: "is not a regular file; this is no pool of ours".into() });
+            return Err(Error::NotRegular { location });
         }
         Ok((file, status.len()))
     }
@@ -131,49 +139,147 @@ impl Directory {
             .map_err(|e| Error::from_io(self.location(from), "renaming", PAGE as u64, e))
     }
 
-    /// Makes the names durable.
+    /// Makes the names durable, and the directory's own, and those of all directories above it on the file system: whoever made them,
+    /// this process, one that was killed or a user's `mkdir`, need not have synced them, and a pool must not vanish with its path.
     pub fn sync(&self) -> Result<()> {
-        self.handle.sync_all().map_err(|e| Error::from_io(self.path.display().to_string(), "syncing the directory", 0, e))
-    }
-
-    /// Takes the lock, or fails with [`Error::Busy`]. The lock file holds the owner's process id, for messages only.
-    pub fn lock(&self) -> Result<Box<dyn Send + Sync>> {
-        let mut file = self.open_at(LOCK, libc::O_RDWR | libc::O_CREAT)?;
-        self.take(&mut file)?;
-        // The number is a courtesy to whoever finds the lock taken: on a full disk we do without.
-        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
-        Ok(Box::new(file))
-    }
-
-    /// Takes the lock without leaving a trace. Where there is no lock file nobody has ever owned the pool, or a copy was made
-    /// without it: nothing to take.
-    pub fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
-        match self.open_at(LOCK, libc::O_RDONLY) {
-            Ok(mut file) => {
-                self.take(&mut file)?;
-                Ok(Box::new(file))
+        let failed = |e| Error::from_io(self.path.display().to_string(), "syncing the directory and those above it", 0, e);
+        sync_directory(&self.handle).map_err(failed)?;
+        let mut below = self.handle.try_clone().map_err(failed)?;
+        loop {
+            let above = match open_above(&below) {
+                Ok(above) => above,
+                // One that we may pass through and not read: all of the file system, then.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    // SAFETY: a call on a descriptor that we own.
+                    return result(unsafe { libc::syncfs(self.handle.as_raw_fd()) }).map_err(failed);
+                }
+                Err(e) => return Err(failed(e)),
+            };
+            let (low, high) = (below.metadata().map_err(failed)?, above.metadata().map_err(failed)?);
+            if low.dev() != high.dev() || low.ino() == high.ino() {
+                return Ok(());
             }
-            Err(Error::NotFound { .. }) => Ok(Box::new(())),
+            sync_directory(&above).map_err(failed)?;
+            below = above;
+        }
+    }
+
+    /// Takes the lock, or fails with [`Error::Busy`].
+    ///
+    /// It is the kernel's lock of the directory itself: whoever removes a file that looks like a stale note of a process cannot let a
+    /// second owner in. Some network file systems lock no directories; there it is the lock of file `lock`.
+    pub fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+        let note = self.open_note(libc::O_RDONLY)?;
+        if let Some(mut note) = note {
+            self.refuse_foreign(&mut note)?;
+        }
+        match self.lock_self(libc::LOCK_EX)? {
+            Some(held) => Ok(Box::new(held)),
+            None => {
+                let file = self.open_at(LOCK, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK)?;
+                if self.flock(&file, libc::LOCK_EX)? { Ok(Box::new(file)) } else { Err(self.busy()) }
+            }
+        }
+    }
+
+    /// Takes the lock beside other readers, without leaving a trace. Where directories cannot be locked and there is no lock file,
+    /// nobody has ever owned the pool, or a copy was made without it: nothing to take.
+    pub fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+        if let Some(held) = self.lock_self(libc::LOCK_SH)? {
+            return Ok(Box::new(held));
+        }
+        match self.open_note(libc::O_RDONLY)? {
+            Some(file) if !self.flock(&file, libc::LOCK_SH)? => Err(self.busy()),
+            Some(file) => Ok(Box::new(file)),
+            None => Ok(Box::new(())),
+        }
+    }
+
+    /// Writes the process id into file `lock`, and locks it for as long as the number is true. A courtesy to whoever finds the pool
+    /// taken: where it cannot be done, on a full disk for instance, we do without.
+    pub fn sign(&self) -> Box<dyn Send + Sync> {
+        let Ok(mut file) = self.open_at(LOCK, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK) else { return Box::new(()) };
+        if self.refuse_foreign(&mut file).is_err() {
+            return Box::new(());
+        }
+        // Where the lock is this file's, we hold it already by another descriptor.
+        let _ = self.flock(&file, libc::LOCK_EX);
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
+        Box::new(file)
+    }
+
+    /// Locks the directory; `None` where the file system cannot.
+    fn lock_self(&self, how: libc::c_int) -> Result<Option<File>> {
+        // A descriptor of its own, so that it conflicts with other locks of this process.
+        // SAFETY: the name is NUL-terminated; the descriptor returned is ours alone.
+        let fd =
+            unsafe { libc::openat(self.handle.as_raw_fd(), c".".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::from_io(self.path.display().to_string(), "opening the directory", 0, io::Error::last_os_error()));
+        }
+        // SAFETY: `fd` was just opened and has no other owner.
+        let file = unsafe { File::from_raw_fd(fd) };
+        match self.flock(&file, how) {
+            Ok(true) => Ok(Some(file)),
+            Ok(false) => Err(self.busy()),
+            Err(Error::Io { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EBADF | libc::EINVAL | libc::EOPNOTSUPP)) =>
+            {
+                Ok(None)
+            }
             Err(e) => Err(e),
         }
     }
 
-    fn take(&self, file: &mut File) -> Result<()> {
-        let location = self.path.display().to_string();
+    /// Whether the lock was to be had.
+    fn flock(&self, file: &File, how: libc::c_int) -> Result<bool> {
         // SAFETY: a call on a descriptor that we own.
-        let rc = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-        let Err(e) = result(rc) else { return Ok(()) };
-        if e.raw_os_error() != Some(libc::EWOULDBLOCK) {
-            return Err(Error::from_io(location, "locking", 0, e));
+        match result(unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) }) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+            Err(e) => Err(Error::from_io(self.path.display().to_string(), "locking", 0, e)),
         }
-        let mut text = String::new();
-        let _ = file.read_to_string(&mut text);
-        let holder = match text.trim().parse::<u32>() {
-            Ok(pid) if pid == std::process::id() => format!("this process ({pid})"),
-            Ok(pid) => format!("process {pid}"),
-            Err(_) => "another process".to_owned(),
+    }
+
+    /// The error for a lock that somebody has. The number in file `lock` is believed only while its writer holds it.
+    fn busy(&self) -> Error {
+        let signed = |mut file: File| {
+            let mut text = String::new();
+            let held = matches!(self.flock(&file, libc::LOCK_SH), Ok(false));
+            (held && file.read_to_string(&mut text).is_ok()).then(|| text.trim().parse::<u32>().ok())?
         };
-        Err(Error::Busy { location, holder })
+        let holder = match self.open_note(libc::O_RDONLY).ok().flatten().and_then(signed) {
+            Some(pid) if pid == std::process::id() => format!("this process ({pid})"),
+            Some(pid) => format!("process {pid}"),
+            None => "another process".to_owned(),
+        };
+        Error::Busy { location: self.path.display().to_string(), holder }
+    }
+
+    /// File `lock`, if it is there. Nothing is waited for: somebody may have put a FIFO there.
+    fn open_note(&self, flags: libc::c_int) -> Result<Option<File>> {
+        let file = match self.open_at(LOCK, flags | libc::O_NONBLOCK) {
+            Ok(file) => file,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let status = file.metadata().map_err(|e| Error::from_io(self.location(LOCK), "reading the status", 0, e))?;
+        if status.is_file() { Ok(Some(file)) } else { Err(Error::NotRegular { location: self.location(LOCK) }) }
+    }
+
+    /// A file `lock` that holds anything but a number is somebody else's.
+    fn refuse_foreign(&self, note: &mut File) -> Result<()> {
+        let mut text = Vec::new();
+        let status = note.metadata().map_err(|e| Error::from_io(self.location(LOCK), "reading the status", 0, e))?;
+        if !status.is_file() {
+            return Err(Error::NotRegular { location: self.location(LOCK) });
+        }
+        note.take(32).read_to_end(&mut text).map_err(|e| Error::from_io(self.location(LOCK), "reading", 0, e))?;
+        if text.len() < 32 && text.iter().all(|b| b.is_ascii_digit() || b.is_ascii_whitespace()) {
+            return Ok(());
+        }
+        let what = "is a file of something else than Towa; choose another directory, or move it away".into();
+        Err(Error::Unsupported { location: self.location(LOCK), what })
     }
 
     fn open_at(&self, name: &str, flags: libc::c_int) -> Result<File> {
@@ -282,13 +388,113 @@ pub(crate) fn result(rc: libc::c_int) -> io::Result<()> {
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A directory made here must not vanish in a crash that its regions survive.
-fn sync_parent(path: &Path) -> Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)
-        .and_then(|parent| parent.sync_all())
-        .map_err(|e| Error::from_io(parent.display().to_string(), "syncing the parent directory", 0, e))
+/// The directory above the one open as `directory`, whatever path it was opened by.
+fn open_above(directory: &File) -> io::Result<File> {
+    // SAFETY: the name is NUL-terminated.
+    let fd = unsafe { libc::openat(directory.as_raw_fd(), c"..".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just opened and has no other owner.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn sync_directory(directory: &File) -> io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.metadata().map_or(0, |status| status.ino())));
+    directory.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::os::unix::fs::symlink;
+
+    thread_local! {
+        /// Inodes of the directories that this thread synced.
+        pub static SYNCED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A user's mkdir, or an attempt that was killed right after its own, leaves a directory whose name is not durable.
+    #[test]
+    fn directories_that_were_there_already_are_synced_with_the_names() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = root.path().join("a/b/pool");
+        std::fs::create_dir_all(&pool).unwrap();
+        let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        for create in [true, false] {
+            let directory = Directory::open(&pool, create).unwrap();
+            SYNCED.with_borrow_mut(Vec::clear);
+            directory.sync().unwrap();
+            let synced = SYNCED.with_borrow(Vec::clone);
+            for path in ["a/b/pool", "a/b", "a", "."] {
+                assert!(synced.contains(&inode(&root.path().join(path))), "{path} was not synced");
+            }
+        }
+    }
+
+    #[test]
+    fn removing_the_lock_file_lets_nobody_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (Directory::open(dir.path(), false).unwrap(), Directory::open(dir.path(), false).unwrap());
+        let held = (one.lock().unwrap(), one.sign());
+        let refused = two.lock().map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("this process ({})", std::process::id())), "{refused}");
+        std::fs::remove_file(dir.path().join(LOCK)).unwrap();
+        assert!(matches!(two.lock(), Err(Error::Busy { .. })));
+        assert!(matches!(two.lock_to_read(), Err(Error::Busy { .. })));
+        drop(held);
+        two.lock().unwrap();
+    }
+
+    #[test]
+    fn readers_share_and_name_no_process_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(LOCK), "1").unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let readers = (directory.lock_to_read().unwrap(), directory.lock_to_read().unwrap());
+        let Err(Error::Busy { holder, .. }) = directory.lock() else { panic!("readers hold it") };
+        assert_eq!(holder, "another process");
+        drop(readers);
+    }
+
+    #[test]
+    fn locking_leaves_no_trace_and_touches_no_file_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        drop(directory.lock().unwrap());
+        drop(directory.lock_to_read().unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let lock = dir.path().join(LOCK);
+        std::fs::write(&lock, "mine").unwrap();
+        let refused = directory.lock().map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("something else"), "{refused}");
+        drop(directory.sign());
+        assert_eq!(std::fs::read(&lock).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_lock_that_is_no_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let lock = dir.path().join(LOCK);
+        let refused = || {
+            assert!(matches!(directory.lock(), Err(Error::NotRegular { .. })));
+            drop(directory.sign());
+        };
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "1234").unwrap();
+        symlink("victim", &lock).unwrap();
+        refused();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"1234");
+        std::fs::remove_file(&lock).unwrap();
+        let name = CString::new(lock.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is NUL-terminated.
+        result(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }).unwrap();
+        refused();
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::create_dir(&lock).unwrap();
+        refused();
+    }
 }

@@ -30,6 +30,12 @@ pub enum Error {
         /// Where.
         location: String,
     },
+    /// Something other than a regular file has the name: a directory, a symbolic link, a FIFO.
+    #[error("{location}: is not a regular file; this is no pool of ours")]
+    NotRegular {
+        /// Where.
+        location: String,
+    },
     /// The name is taken.
     #[error("{location}: exists already")]
     Exists {
@@ -76,6 +82,8 @@ impl Error {
             Some(libc::ENOSPC | libc::EDQUOT) => Error::Full { location, wanted },
             Some(libc::ENOENT) => Error::NotFound { location },
             Some(libc::EEXIST) => Error::Exists { location },
+            // What O_NOFOLLOW and writable opening say to a symbolic link, a directory, a FIFO or socket without a reader.
+            Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) if doing == "opening" => Error::NotRegular { location },
             _ => Error::Io { location, doing, source },
         }
     }

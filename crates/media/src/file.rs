@@ -92,6 +92,9 @@ impl Medium for FileMedium {
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
         self.directory.lock_to_read()
     }
+    fn sign(&self) -> Box<dyn Send + Sync> {
+        self.directory.sign()
+    }
     fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -126,14 +126,20 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn remove(&self, name: &str) -> Result<()>;
     /// Renames `from` to `to` atomically, replacing `to`.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Makes creations, removals and renames durable.
+    /// Makes creations, removals and renames durable, and the names of the directories that lead here.
     fn sync_names(&self) -> Result<()>;
     /// Takes the owner's lock without waiting, or fails with [`Error::Busy`] naming the holder where known. The lock goes with
-    /// the returned value and with the process; a child that was forked meanwhile shares it until it ends or execs.
+    /// the returned value and with the process; a child that was forked meanwhile shares it until it ends or execs. Leaves no
+    /// trace where the file system can lock a directory.
     fn lock(&self) -> Result<Box<dyn Send + Sync>>;
-    /// [`lock`](Self::lock) for a reader who leaves no trace: creates nothing, writes nothing, works where nothing may be written.
+    /// [`lock`](Self::lock) for readers, of whom there may be several: creates nothing, writes nothing, works where nothing may be
+    /// written.
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
         self.lock()
+    }
+    /// Leaves word of who the owner is, for people and for messages. Called by the owner, who keeps the value as long as the lock.
+    fn sign(&self) -> Box<dyn Send + Sync> {
+        Box::new(())
     }
     /// Counters of everything done on this medium since it was opened.
     fn counters(&self) -> &Counters;

@@ -172,6 +172,12 @@ impl Medium for RamMedium {
             Names::Anonymous { .. } => self.lock(),
         }
     }
+    fn sign(&self) -> Box<dyn Send + Sync> {
+        match &self.names {
+            Names::Directory(directory) => directory.sign(),
+            Names::Anonymous { .. } => Box::new(()),
+        }
+    }
     fn counters(&self) -> &Counters {
         &self.shared.counters
     }

@@ -110,6 +110,13 @@ pub fn read_all(location: &str, region: &dyn Region, slots: u32, uuid: &[u8; 16]
             let why = "file `log` belongs to another pool than file `superblock`".into();
             return Err(Error::Foreign { pool: location.into(), why });
         }
+        if commit.flags != 0 || commit.reserved != [0; 18] {
+            let what = format!(
+                "the commit record of epoch {} is of a kind that this program does not know; use a newer Towa",
+                commit.epoch
+            );
+            return Err(Error::Damaged { pool: location.into(), what });
+        }
         found.push(commit);
     }
     found.sort_by_key(|c| c.epoch);

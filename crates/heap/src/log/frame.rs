@@ -12,6 +12,7 @@
 use bytemuck::{Pod, Zeroable};
 use towa_media::LINE;
 
+use super::commit::Commit;
 use crate::Result;
 use crate::checksum::checksum;
 
@@ -43,7 +44,7 @@ pub fn unpack_run(run: u64) -> (u64, u64) {
 #[repr(C)]
 pub struct Header {
     magic: u32,
-    /// Zero; room for kinds to come.
+    /// Zero; room for kinds to come, which this version must not take for lines.
     flags: u32,
     generation: u64,
     epoch: u64,
@@ -54,7 +55,7 @@ pub struct Header {
     reserved: u32,
     /// Bytes of the frame, header included; a multiple of 64.
     pub(crate) len: u64,
-    /// Of everything after this field, then of the fields before.
+    /// Of everything after the header, seeded with that of the fields before. (A pad frame: of those alone.)
     pub(crate) checksum: u64,
     zero: u64,
 }
@@ -63,12 +64,17 @@ const _: () = assert!(size_of::<Header>() == HEADER);
 const CHECKSUM_AT: usize = 48;
 
 impl Header {
-    /// Whether the header can be that of frame `seq` of `epoch`, with `room` bytes to the end of the ring.
-    pub(crate) fn check(&self, epoch: u64, seq: u32, room: u64) -> std::result::Result<(), String> {
+    /// Whether the header can be that of frame `seq` of the epoch of `commit`, with `room` bytes to the end of the ring. An epoch that
+    /// was being written when the process died may have left frames of the same number in the same place, of another generation.
+    pub(crate) fn check(&self, commit: &Commit, seq: u32, room: u64) -> std::result::Result<(), String> {
         let payload = u64::from(self.lines) * LINE as u64 + u64::from(self.runs) * 8;
         let pad = self.lines == 0 && self.runs == 0;
         let len_ok = if pad { self.len == room } else { self.len == (HEADER as u64 + payload).next_multiple_of(LINE as u64) };
-        if self.magic != MAGIC || self.epoch != epoch || self.seq != seq || self.zero != 0 {
+        if self.magic != MAGIC
+            || (self.generation, self.epoch) != (commit.generation, commit.epoch)
+            || self.seq != seq
+            || self.zero != 0
+        {
             return Err(format!("frame {seq} is not there"));
         }
         if !len_ok
@@ -91,8 +97,11 @@ pub(crate) fn sum(frame: &[u8]) -> u64 {
     checksum(head, if lines == 0 { &[] } else { &frame[HEADER..] })
 }
 
-/// Checks that the runs take exactly the frame's lines.
+/// Checks what a frame with a right checksum says: that this version knows all of it, and that the runs take exactly its lines.
 pub(crate) fn check_payload(header: &Header, frame: &[u8]) -> std::result::Result<(), String> {
+    if header.flags != 0 || header.reserved != 0 {
+        return Err(format!("frame {} is of a kind that this program does not know; use a newer Towa", header.seq));
+    }
     let total: u64 = run_words(header, frame).map(|r| unpack_run(r).1).sum();
     if total == u64::from(header.lines) { Ok(()) } else { Err(format!("frame {}: runs and lines differ", header.seq)) }
 }

@@ -128,21 +128,32 @@ impl Log {
         EpochWriter::new(self, epoch, prev)
     }
 
-    /// Calls `each(frame kind, first line index, line bytes)` for every run of a committed epoch, in replay order.
-    /// Frames that do not check out are [`Error::Damaged`].
+    /// Calls `each(first line index, line bytes)` for every run of a committed epoch, in replay order. Frames that do not check out are
+    /// [`Error::Damaged`].
     pub(crate) fn replay(&self, commit: &Commit, each: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        self.try_replay(commit, each).map_err(|fault| match fault {
+            Fault::Incomplete(why) => self.damaged(commit, why),
+            Fault::Other(e) => e,
+        })
+    }
+
+    /// [`replay`](Self::replay), telling frames that never arrived from frames that are wrong.
+    pub(crate) fn try_replay(
+        &self,
+        commit: &Commit,
+        each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> std::result::Result<(), Fault> {
         let mut buffer = Vec::new();
         let mut position = commit.start;
         let mut digest = 0;
         for seq in 0..commit.frames {
-            let (header, sum) =
-                self.read_frame(position, commit.epoch, seq, &mut buffer).map_err(|why| self.damaged(commit, why))?;
+            let (header, sum) = self.read_frame(position, commit, seq, &mut buffer)?;
             digest = commit::fold_digest(digest, sum);
             frame::runs(&header, &buffer, each)?;
             position += header.len;
         }
         if position != commit.end || digest != commit.digest {
-            return Err(self.damaged(commit, "frames do not add up to what the commit record says".into()));
+            return Err(Fault::Incomplete("frames do not add up to what the commit record says".into()));
         }
         Ok(())
     }
@@ -163,31 +174,46 @@ impl Log {
         Ok(())
     }
 
-    fn damaged(&self, commit: &Commit, why: String) -> Error {
+    pub(crate) fn damaged(&self, commit: &Commit, why: String) -> Error {
         Error::Damaged { pool: self.location.clone(), what: format!("redo log of epoch {}: {why}", commit.epoch) }
     }
 
-    /// Reads and checks frame `seq` of `epoch` at `position`; its bytes are left in `buffer`.
+    /// Reads and checks frame `seq` of an epoch at `position`; its bytes are left in `buffer`.
     fn read_frame(
         &self,
         position: u64,
-        epoch: u64,
+        commit: &Commit,
         seq: u32,
         buffer: &mut Vec<u8>,
-    ) -> std::result::Result<(frame::Header, u64), String> {
+    ) -> std::result::Result<(frame::Header, u64), Fault> {
         let room = self.ring_len - position % self.ring_len;
         let off = self.ring_off(position);
         let mut header = [0u8; frame::HEADER];
-        self.region.read(off, &mut header).map_err(|e| e.to_string())?;
+        self.region.read(off, &mut header).map_err(Error::from)?;
         let header: frame::Header = bytemuck::pod_read_unaligned(&header);
-        header.check(epoch, seq, room)?;
+        header.check(commit, seq, room).map_err(Fault::Incomplete)?;
         buffer.resize(header.len as usize, 0);
-        self.region.read(off, buffer).map_err(|e| e.to_string())?;
+        self.region.read(off, buffer).map_err(Error::from)?;
         let sum = frame::sum(buffer);
         if sum != header.checksum {
-            return Err(format!("frame {seq} has a wrong checksum"));
+            return Err(Fault::Incomplete(format!("frame {seq} has a wrong checksum")));
         }
-        frame::check_payload(&header, buffer)?;
+        frame::check_payload(&header, buffer).map_err(|why| self.damaged(commit, why))?;
         Ok((header, sum))
+    }
+}
+
+/// Why an epoch's frames cannot be replayed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Some are not there, or in part: as after a crash before they were synced, or by damage.
+    Incomplete(String),
+    /// No crash leaves this.
+    Other(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Self {
+        Fault::Other(e)
     }
 }

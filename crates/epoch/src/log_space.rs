@@ -1,0 +1,182 @@
+//! Log space: how the engine makes sure that the redo log never overflows, and that only a transaction's start waits for it.
+//!
+//! ```text
+//!   |◄────────────────────────── the log's capacity ──────────────────────────►|
+//!   | live (committed, not cut) | marked and saved | reserved | kept free |     |
+//!                                                             └ what running transactions may still mark without asking
+//! ```
+//!
+//! What must always hold: a transaction begins only while all of that fits. Marks are told in batches (`account`), so what is kept free
+//! covers a batch of each thread, too. A line costs the log its bytes once, and once more if a user of the next epoch saves it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::gate::Reason;
+use crate::{Error, Result};
+
+/// Log bytes that a marked line costs at most: itself, a run, its share of headers.
+const LINE_COST: u64 = 73;
+/// What frames may waste at the end of the ring.
+const FIXED_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
+/// Lines a thread marks before it tells the others, at most.
+const ACCOUNT_LINES: u64 = 1024;
+
+/// What a transaction may mark without asking, and how finely marks are told to the others: the more threads, the less, so that all
+/// of them together leave a good part of the log to the work.
+#[derive(Debug)]
+pub(crate) struct Share {
+    lines: AtomicU64,
+    account: AtomicU64,
+}
+
+impl Share {
+    /// The share of one thread in a log of `capacity` bytes; of none, without bounds.
+    pub fn of(capacity: Option<u64>) -> Share {
+        let share = Share { lines: AtomicU64::new(u64::MAX), account: AtomicU64::new(ACCOUNT_LINES) };
+        if let Some(capacity) = capacity {
+            share.divide(capacity, 1);
+        }
+        share
+    }
+
+    /// A transaction may mark a 128th of the log, a line and an old one saved for it being counted; where more than 32 threads are
+    /// registered, a quarter of the log is divided among them.
+    fn divide(&self, capacity: u64, threads: u64) {
+        let lines = (capacity / (LINE_COST * 2 * 64)).min(capacity / (LINE_COST * 2 * 2) / threads.max(1)).clamp(1, 1 << 16);
+        self.lines.store(lines, Relaxed);
+        self.account.store((lines / 4).clamp(1, ACCOUNT_LINES), Relaxed);
+    }
+}
+
+impl Engine {
+    /// Adds `lines` to what transactions of `epoch` marked and saved, and closes the gate before the log can overflow.
+    pub fn account(&self, epoch: u64, lines: u64) {
+        let mine = self.marked[(epoch % 2) as usize].fetch_add(lines, Relaxed) + lines;
+        let capacity = self.heap.log().capacity();
+        if mine * LINE_COST > capacity / 4 {
+            self.end_epoch();
+        }
+        let used = self.log_space_used();
+        if used > capacity / 8 * 5 {
+            self.urgent.store(true, Relaxed); // before users must wait, the persister does not pause
+        }
+        if used + self.kept_free() > capacity {
+            self.request_checkpoint();
+            self.gate.close(&self.clock, Reason::LogSpace);
+            self.requests.0.lock().bring_up = true;
+            self.requests.1.notify_all();
+            self.pending.1.notify_all();
+            // The persister may have made space between our look and our closing: it looks again after each cut, and so do we.
+            self.review_gate();
+        }
+    }
+
+    /// The log holds `epoch` now, or never will: its lines no longer count beside the log's own bytes.
+    pub fn forget_marked(&self, epoch: u64) {
+        self.marked[(epoch % 2) as usize].store(0, Relaxed);
+    }
+
+    /// Bytes of log that are live, or will be: all marked and saved lines, and what large transactions reserved (each line once, and once
+    /// more an old one saved).
+    fn log_space_used(&self) -> u64 {
+        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
+        self.heap.log().live() + (marked + self.reserved.load(Relaxed) * 2) * LINE_COST
+    }
+
+    /// Bytes of log kept free for what running transactions may mark without asking.
+    fn kept_free(&self) -> u64 {
+        self.slots.taken() as u64 * (self.share_lines() + self.account_lines()) * LINE_COST * 2 + FIXED_SLACK
+    }
+
+    /// Whether a transaction that starts now might overflow the ring.
+    fn log_space_is_short(&self) -> bool {
+        self.log_space_used() + self.kept_free() > self.heap.log().capacity()
+    }
+
+    /// Lines that any transaction may mark; log space for them is kept free at every start.
+    #[inline]
+    pub fn share_lines(&self) -> u64 {
+        self.share.lines.load(Relaxed)
+    }
+
+    /// Lines a thread marks before it tells the others.
+    #[inline]
+    pub fn account_lines(&self) -> u64 {
+        self.share.account.load(Relaxed)
+    }
+
+    /// The number of registered threads has changed, and with it what each may mark.
+    pub fn threads_changed(&self) {
+        if !self.heap.is_volatile() {
+            self.share.divide(self.heap.log().capacity(), self.slots.taken() as u64);
+            self.review_gate();
+        }
+    }
+
+    /// Log space for `lines` more of a running transaction, which cannot wait: whether there is any that nobody has marked or
+    /// reserved. What is kept free for others is used if need be. Undone by [`unreserve`](Self::unreserve).
+    pub fn reserve_more(&self, lines: u64) -> bool {
+        self.reserved.fetch_add(lines, Relaxed);
+        let fits = self.log_space_used() + FIXED_SLACK <= self.heap.log().capacity();
+        if !fits {
+            self.reserved.fetch_sub(lines, Relaxed);
+        }
+        fits
+    }
+
+    /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
+    pub fn reserve(&self, bytes: usize) -> Result<u64> {
+        let lines = (bytes as u64).div_ceil(towa_media::LINE as u64) + 2;
+        if self.heap.is_volatile() || lines <= self.share_lines() {
+            return Ok(0);
+        }
+        let log_len = self.heap.log().capacity();
+        if lines * LINE_COST * 2 + log_len / 4 + FIXED_SLACK > log_len {
+            return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
+        }
+        let began = Instant::now();
+        for tries in 0.. {
+            self.check()?;
+            self.reserved.fetch_add(lines, Relaxed);
+            if !self.log_space_is_short() {
+                if tries > 0 {
+                    self.count_stall(began);
+                }
+                break;
+            }
+            self.reserved.fetch_sub(lines, Relaxed);
+            if self.manual {
+                return Err(no_log_space_in_a_manual_pool());
+            }
+            self.request_checkpoint();
+            self.requests.0.lock().bring_up = true;
+            self.pending.1.notify_all();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(lines)
+    }
+
+    pub fn count_stall(&self, began: Instant) {
+        self.counts.stalls.fetch_add(1, Relaxed);
+        self.counts.stall_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+    }
+
+    /// The transaction that reserved `lines` has ended.
+    pub fn unreserve(&self, lines: u64) {
+        self.reserved.fetch_sub(lines, Relaxed);
+        self.review_gate();
+    }
+
+    /// Opens the gate if log space suffices again.
+    pub fn review_gate(&self) {
+        if self.gate.is_closed_for(Reason::LogSpace) && !self.log_space_is_short() {
+            self.gate.open(&self.clock, Reason::LogSpace);
+        }
+    }
+}
+
+pub(crate) fn no_log_space_in_a_manual_pool() -> Error {
+    Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into())
+}

@@ -1,0 +1,138 @@
+//! Opening pools: everything is checked, then recovered, then put together.
+//!
+//! What must always hold: what does not check out is refused before a byte is written.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use towa_media::{Access, Durability, Mapping, Medium, Region};
+
+use crate::alloc::{self, Allocator, CHUNK};
+use crate::create::check_heap_len;
+use crate::heap::{Heap, Store, in_heap};
+use crate::image::ImageSpace;
+use crate::log::{Identity, Log};
+use crate::recovery::{self, Chain, Recovery};
+use crate::roots::RootTable;
+use crate::superblock::{self, Door, Superblock, read_superblock};
+use crate::working::{Working, load};
+use crate::{Error, Result, names};
+
+/// How to open a pool.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Which door.
+    pub door: Door,
+    /// Load everything now, instead of as touched.
+    pub eager: bool,
+}
+
+impl Heap {
+    /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
+    pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
+        // Taking the lock leaves a file behind: not in a directory that is no pool of ours.
+        if let Err(e @ (Error::Missing { .. } | Error::Foreign { .. } | Error::Newer { .. })) = crate::describe(&*medium) {
+            return Err(e);
+        }
+        let lock = medium.lock()?;
+        let sb = read_superblock(&*medium, options.door, Access::ReadWrite)?;
+        Self::start(medium, lock, sb, options.eager, false)
+    }
+
+    /// A heap that keeps nothing.
+    pub fn volatile(heap_len: u64) -> Result<Heap> {
+        let len = check_heap_len(heap_len)?;
+        let working = Working { mapped: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
+        Self::assemble(working, len, Recovery::default(), CHUNK, None, "volatile heap".into())
+    }
+
+    pub(crate) fn start(
+        medium: Arc<dyn Medium>,
+        lock: Box<dyn Send + Sync>,
+        mut sb: Superblock,
+        eager: bool,
+        fresh: bool,
+    ) -> Result<Heap> {
+        let superblock_region = medium.open(names::SUPERBLOCK, Access::ReadWrite)?;
+        let image = medium.open(names::IMAGE, Access::ReadWrite)?;
+        let log_region = medium.open(names::LOG, Access::ReadWrite)?;
+        if image.len() != sb.heap_len {
+            let what = format!("file `image` has {} bytes, not {}", image.len(), sb.heap_len);
+            return Err(Error::Damaged { pool: medium.location(), what });
+        }
+        let began = Instant::now();
+        let reader = open_log(&*medium, &log_region, &sb, 0, sb.tail);
+        let chain = recovery::find_chain(&*medium, &*log_region, &reader, &sb)?;
+        let (_, chain_end, head, frontier) = chain.end(&sb);
+        // The address is the likeliest thing to be refused: ask for it before anything is written.
+        let lazy = !fresh && !eager && image.file().is_some();
+        let working = Working::map(&*image, &sb, if lazy { frontier } else { 0 })?;
+        // A process that was killed may have left names and a superblock that are not durable, though this process sees them. Going on
+        // from them it would overwrite the older superblock: first they must be what a power cut leaves.
+        medium.sync_names()?;
+        superblock_region.write_back(0, superblock::LEN);
+        superblock_region.fence()?;
+        let lines = recovery::replay(&*log_region, &reader, &*image, &chain, &sb)?;
+        let was_clean = sb.clean == 1;
+        open_generation(&*medium, &*image, &*superblock_region, &chain, &mut sb)?;
+        let recovery = Recovery {
+            epoch: chain.end(&sb).0,
+            epochs_replayed: chain.commits.len() as u64,
+            lines_replayed: lines,
+            dropped_incomplete: chain.dropped_incomplete,
+            clean: was_clean,
+            elapsed: began.elapsed(),
+        };
+        if !fresh && !lazy {
+            load(&*image, &working, frontier)?;
+        }
+        let log = open_log(&*medium, &log_region, &sb, sb.generation, head);
+        let pool = medium.location();
+        let heap_len = sb.heap_len;
+        let superblock = Mutex::new(sb);
+        let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
+        let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
+        let store = Store { medium, image, log, superblock_region, superblock, chain_end, recovered, space, _lock: lock };
+        Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
+    }
+
+    fn assemble(working: Working, len: u64, recovery: Recovery, frontier: u64, store: Option<Store>, pool: String) -> Result<Heap> {
+        let base = working.base();
+        let in_heap = in_heap(base.as_ptr() as u64, len);
+        // SAFETY: the heap's first chunk, mapped by `working`, which lives as long as the table (both in Heap).
+        let roots = unsafe { RootTable::new(base, in_heap) }.map_err(|what| Error::Damaged { pool: pool.clone(), what })?;
+        let space = store.as_ref().map(|s| Arc::clone(&s.space));
+        let provide = Box::new(move |end| space.as_ref().map_or(Ok(()), |s| s.provide(end).map_err(|_| alloc::Full)));
+        // SAFETY: `working` is that mapping and lives as long as the allocator (both in Heap); beside the allocator only users
+        // write there, into blocks, and the root table before `CHUNK`.
+        let allocator = unsafe { Allocator::new(base, len, CHUNK, frontier, provide) };
+        let allocator = allocator.map_err(|damage| Error::Damaged { pool, what: damage.to_string() })?;
+        Ok(Heap { allocator, working, len, roots, recovery, store })
+    }
+}
+
+fn open_log(medium: &dyn Medium, region: &Arc<dyn Region>, sb: &Superblock, generation: u64, head: u64) -> Log {
+    let identity = Identity { uuid: sb.uuid, generation };
+    Log::new(medium, Arc::clone(region), identity, sb.commit_slots, sb.ring_len, (sb.tail, head))
+}
+
+/// Step 5 of recovery: makes the replayed image durable (line media) and records the new generation, in one superblock update.
+fn open_generation(
+    medium: &dyn Medium,
+    image: &dyn Region,
+    superblock_region: &dyn Region,
+    chain: &Chain,
+    sb: &mut Superblock,
+) -> Result<()> {
+    let mut next = *sb;
+    next.generation = chain.generation(sb) + 1;
+    next.clean = 0;
+    if medium.durability() == Durability::Line && !chain.commits.is_empty() {
+        image.fence()?;
+        (next.applied_epoch, next.anchor, next.tail, next.frontier) = chain.end(sb);
+    }
+    superblock::update(superblock_region, &mut next)?;
+    *sb = next;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The working copy: the memory at the pool's address in which programs read and write.
+//!
+//! What must always hold: it lies where the superblock says, for pointers in the heap are addresses; nothing of it is ever durable by
+//! itself.
+
+use std::ptr::NonNull;
+
+use towa_media::{Mapping, Region};
+
+use crate::Result;
+use crate::superblock::Superblock;
+
+/// The working copy: `mapped` (a private mapping of the image, where a lazily opened pool's old bytes are) and after it
+/// `anonymous` (everything else).
+///
+/// A private mapping shows the image's bytes until a page is first written. That is sound because the persister writes a line
+/// into the image only after the program wrote it in the working copy, which made the page private.
+#[derive(Debug)]
+pub(crate) struct Working {
+    pub mapped: Option<Mapping>,
+    pub anonymous: Mapping,
+}
+
+impl Working {
+    pub fn map(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
+        let base = sb.base as usize;
+        let mapped = if mapped_len > 0 { Some(Mapping::private(image, Some(base), mapped_len as usize)?) } else { None };
+        let rest = (sb.heap_len - mapped_len) as usize;
+        // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
+        let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;
+        Ok(Working { mapped, anonymous })
+    }
+
+    pub fn base(&self) -> NonNull<u8> {
+        let first = self.mapped.as_ref().unwrap_or(&self.anonymous);
+        NonNull::new(first.as_ptr()).expect("a mapping is not at address 0")
+    }
+}
+
+/// Reads the whole image into the working copy, on as many threads as there are cores.
+pub(crate) fn load(image: &dyn Region, working: &Working, upto: u64) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()) as u64;
+    let threads = cores.min(upto.div_ceil(8 << 20)).max(1);
+    let share = upto.div_ceil(threads).next_multiple_of(2 << 20);
+    let base = working.base().as_ptr() as usize;
+    let load_share = |i: u64| {
+        let (from, to) = ((i * share).min(upto), ((i + 1) * share).min(upto));
+        for off in (from..to).step_by(2 << 20) {
+            let len = (to - off).min(2 << 20) as usize;
+            // SAFETY: shares are disjoint parts of the working copy, which nobody else uses yet.
+            let into = unsafe { std::slice::from_raw_parts_mut((base + off as usize) as *mut u8, len) };
+            image.read(off, into)?;
+        }
+        Ok::<(), towa_media::Error>(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|i| scope.spawn(move || load_share(i))).collect();
+        let mine = load_share(0);
+        others.into_iter().try_for_each(|o| o.join().expect("loading does not panic")).and(mine)
+    })?;
+    Ok(())
+}
