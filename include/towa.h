@@ -29,21 +29,25 @@
  *     TOWA_UNDOABLE is rolled back. A plain one has nothing to roll back to, so the pool is poisoned: it stays at its last
  *     durable epoch, every later transaction fails with TOWA_EPOISONED, and opening the pool anew recovers it.
  *   - A transaction in which a mark failed cannot commit: its end is an abort.
+ *   - When the pool was poisoned meanwhile (by another thread, or by rule 3 broken across epochs), towa_mark and the
+ *     transaction's end say so with TOWA_EPOISONED: what it wrote will never be durable.
  *   - The death of the process: the epoch it was in is dropped whole.
  *
  * ERRORS
  *   Functions that return int give TOWA_OK (0) or a negative TOWA_E...; functions that return a pointer give NULL. The
  *   calling thread's towa_last_error() then says what happened, where, and what to do; towa_last_error_code() the code.
- *   Nothing here throws, unwinds, or ends the program.
+ *   Nothing here throws, unwinds, or ends the program (but for a C heap that has not even the few hundred bytes of the
+ *   library's own bookkeeping, or of the copies that a visit is given).
  *
  * HANDLES, AND DOING WITHOUT
  *   Most programs have one pool: open it with towa_init, call towa_thread_init once per thread, and use the functions
  *   named after the paper's Table 1 (bottom of this file). With several pools use the handles: towa_pool_* and
  *   towa_thread* with towa_tx_*. Wherever a `towa_pool *` is asked for, NULL means the one of towa_init; wherever a
  *   `towa_thread *`, NULL means the calling thread's current handle (the one on which it last began or attached).
- *   A towa_thread belongs to the thread that attached it. A pool's functions may be called by any thread.
+ *   A towa_thread belongs to the thread that attached it. A pool's functions may be called by any thread. A handle that is
+ *   closed or of another kind is refused with TOWA_EUSAGE; only do not close one while another thread uses it.
  *
- * A child of fork() does not have the heap: it may only exec or exit.
+ * A child of fork() does not have the heap: it may only exec or exit. The parent's handles are refused there.
  *
  * ABI: structs that may grow start with their size. The library serves every header of its own major version.
  */
@@ -131,7 +135,7 @@ typedef struct towa_options {
 } towa_options;
 
 #ifdef __cplusplus
-#define TOWA_OPTIONS_INIT {(uint32_t)sizeof(towa_options), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TOWA_OPTIONS_INIT {static_cast<uint32_t>(sizeof(towa_options)), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #else
 #define TOWA_OPTIONS_INIT {.size = (uint32_t)sizeof(towa_options)}
 #endif
@@ -216,8 +220,8 @@ int towa_pool_stats(towa_pool *pool, struct towa_stats *stats);
 /* First address and length of the heap. */
 int towa_pool_heap(towa_pool *pool, void **base, uint64_t *len);
 /* Calls report(text, address, arg) for every line found written but not marked since last asked, where
- * TOWA_DETECT_FORGOTTEN_MARKS was given at open. Each epoch's end looks (on a file: only those at which the image has caught up;
- * use TOWA_MEDIUM_RAM). Gives their number (0 to INT_MAX), or a negative code. `text` is valid during the call only. */
+ * TOWA_DETECT_FORGOTTEN_MARKS was given at open. Each epoch's end looks, on a file after bringing the image up to date. Gives
+ * their number (0 to INT_MAX), or a negative code. `text` is valid during the call only. */
 int towa_pool_forgotten_marks(towa_pool *pool, void (*report)(const char *text, const void *address, void *arg), void *arg);
 /* Usable bytes of a live block, at least what was asked for; 0 on failure. */
 size_t towa_pool_block_size(towa_pool *pool, const void *block);
@@ -237,14 +241,16 @@ towa_thread *towa_thread_on(towa_pool *pool);
 /* towa_tx_begin's flags */
 #define TOWA_UNDOABLE 1u /* abort restores what was written; every first write to a line then saves it */
 
-/* Starts a transaction. The only place that may wait (for log space), or fail for want of it. No nesting. It may write up to about
- * a 128th of the log (some 450 KB where the heap has 256 MiB); an allocation that would go beyond fails with TOWA_ETOOBIG. */
+/* Starts a transaction. The only place that may wait (for log space), or fail for want of it. No nesting. Its share: it may mark
+ * up to a 128th of the log's bytes (512 KB where the heap has 256 MiB), less when more than 32 threads are attached: then a
+ * quarter of the log divided by their number. A large allocation beyond the share fails with TOWA_ETOOBIG; marks beyond it take
+ * more of the log if there is any, and poison the pool, saying so, if there is none. */
 int towa_tx_begin(towa_thread *thread, unsigned flags);
-/* Starts one that may write up to `bytes` more. TOWA_ETOOBIG if the log could never hold that. */
+/* Starts one that may mark up to `bytes` more. TOWA_ETOOBIG if the log could never hold that. */
 int towa_tx_begin_reserving(towa_thread *thread, unsigned flags, size_t bytes);
-/* Ends it. It is durable once towa_pool_durable_epoch() >= the epoch that towa_tx_epoch gave. */
+/* Ends it. It is durable once towa_pool_durable_epoch() >= the epoch that towa_tx_epoch gave. TOWA_EPOISONED if it never will. */
 int towa_tx_end(towa_thread *thread);
-/* Gives it up. TOWA_OK if it was undoable and is rolled back, else TOWA_EPOISONED: see the top of this file. */
+/* Gives it up. TOWA_OK if it was undoable and is rolled back (in any mode), else TOWA_EPOISONED: see the top of this file. */
 int towa_tx_abort(towa_thread *thread);
 /* The epoch of the running transaction, 0 outside one. */
 uint64_t towa_tx_epoch(towa_thread *thread);
@@ -267,21 +273,24 @@ const struct towa_window *towa_self(void);
 
 /* ---- containers --------------------------------------------------------------------------------------------------------- *
  * Ready-made and concurrent: each call locks what it needs and is a transaction of its own, atomic and buffered as every
- * other. Therefore never inside a transaction (TOWA_EUSAGE). Keys and values are byte strings of any length below 4 GiB; NULL
- * is fine for one of length 0. `thread` as everywhere, and attached to the container's pool; reading needs none. A pool
- * is not closed while a container of it is open. */
+ * other. Therefore never inside a transaction (TOWA_EUSAGE). Keys, values and a queue's items are byte strings of any length
+ * below 4 GiB; NULL is fine for one of length 0. `thread` as everywhere, and attached to the container's pool; reading needs
+ * none. A pool is not closed while a container of it is open. */
 
 typedef struct towa_map towa_map;
 typedef struct towa_queue towa_queue;
+typedef struct towa_vector towa_vector;
 
 /* towa_map_open's kind */
 #define TOWA_MAP_HASH 0u    /* unordered, the fastest */
 #define TOWA_MAP_ORDERED 1u /* a B+-tree in order of keys (compared byte by byte) */
 /* towa_map_range's flags */
 #define TOWA_REVERSE 1u /* greatest key first */
+/* Bytes of a vector's largest item. */
+#define TOWA_VECTOR_ITEM_MAX 65536
 
-/* Called with copies: it may do anything, towa_map_* included. What is not 0 ends the visit and becomes its result (make it
- * positive: negative results are codes). It must not throw or longjmp. */
+/* Called with copies: it may do anything, towa_map_* included, but must end the transactions it starts. What is not 0 ends the
+ * visit and becomes its result (make it positive: negative results are codes). It must not throw, longjmp or end its thread. */
 typedef int (*towa_visit)(const void *key, size_t key_len, const void *value, size_t value_len, void *arg);
 
 /* The map named `name`, created if the pool has none. TOWA_ETYPE if the name is taken by something else. NULL on failure. */
@@ -310,10 +319,26 @@ void towa_queue_close(towa_queue *queue);
 /* Appends an item. */
 int towa_queue_push(towa_queue *queue, towa_thread *thread, const void *item, size_t len);
 /* Takes the oldest item: *item is a copy to be given to free(), *len its length. 1 if there was one, 0 if not, or a negative
- * code. */
+ * code (TOWA_ENOSPC: no memory for the copy; the item stays). */
 int towa_queue_pop(towa_queue *queue, towa_thread *thread, void **item, size_t *len);
 /* Number of items (exact when nobody works on it), or a negative code. */
 int64_t towa_queue_count(towa_queue *queue);
+
+/* The vector named `name` of items of `item_size` bytes, 1 to TOWA_VECTOR_ITEM_MAX, created if the pool has none; it grows at its
+ * end and never moves its items. TOWA_ETYPE if its items have another size. NULL on failure. `item` below: item_size bytes. */
+towa_vector *towa_vector_open(towa_pool *pool, const char *name, size_t item_size);
+/* Gives the handle back; the vector stays. */
+void towa_vector_close(towa_vector *vector);
+/* Copies the item at `index` to `item`. 1 if there is one, 0 beyond the end (then nothing is written), or a negative code. */
+int towa_vector_get(towa_vector *vector, uint64_t index, void *item);
+/* Replaces the item at `index`. 1 if there is one, 0 beyond the end, or a negative code. */
+int towa_vector_set(towa_vector *vector, towa_thread *thread, uint64_t index, const void *item);
+/* Appends an item; *index (may be NULL) gets its index. */
+int towa_vector_push(towa_vector *vector, towa_thread *thread, const void *item, uint64_t *index);
+/* Takes the last item, with a copy to `item` unless that is NULL. 1 if there was one, 0 if not, or a negative code. */
+int towa_vector_pop(towa_vector *vector, towa_thread *thread, void *item);
+/* Number of items (exact when nobody works on it), or a negative code. */
+int64_t towa_vector_count(towa_vector *vector);
 
 /* ---- the write barrier, inline ------------------------------------------------------------------------------------------ */
 
@@ -413,7 +438,14 @@ static inline uint64_t towa_epoch(void) { return towa_pool_epoch(NULL); }
 static inline uint64_t towa_durable_epoch(void) { return towa_pool_durable_epoch(NULL); }
 static inline uint64_t towa_interval_us(void) { return towa_pool_interval_us(NULL); }
 static inline int towa_set_interval_us(uint64_t interval_us) { return towa_pool_set_interval_us(NULL, interval_us); }
+#ifdef __GNUC__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* the paper calls the function as we call the struct; C++ minds */
+#endif
 static inline int towa_stats(struct towa_stats *stats) { return towa_pool_stats(NULL, stats); }
+#ifdef __GNUC__
+#pragma GCC diagnostic pop
+#endif
 
 /* A type tag from a word of the program's choice (FNV-1a, 64 bits): change the word when the layout changes. */
 static inline uint64_t towa_type_tag(const char *word)

@@ -4,10 +4,11 @@
 //! code. The codes are those of `include/towa.h` (`tests/abi.rs` compares them).
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 /// Success.
 pub const OK: c_int = 0;
@@ -63,7 +64,7 @@ pub const CODES: [(c_int, &str, &CStr); 16] = [
 ];
 
 /// A failure on its way to C.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: c_int,
     pub(crate) message: String,
@@ -140,6 +141,29 @@ pub(crate) fn record(failure: Failure) -> c_int {
     // The thread may be past its destructors; then nobody can ask for the message any more.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (code, Some(text)));
     code
+}
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what panics when the caller has made a mistake, without the panic's report on standard error: what it says is in the error that
+/// the caller gets.
+pub(crate) fn quietly<T>(call: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                report(panic);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    // AssertUnwindSafe: whoever calls this treats what may be half done as failed.
+    let result = catch_unwind(AssertUnwindSafe(call));
+    IS_QUIET.set(false);
+    result
 }
 
 /// What a panic said.

@@ -40,6 +40,11 @@ pub const DETECT_FORGOTTEN_MARKS: u32 = 2;
 /// `towa_options.flags`: no checkpoints by themselves.
 pub const MANUAL: u32 = 4;
 
+/// More microseconds than this are this many: nanoseconds fit in 64 bits.
+pub(crate) const INTERVAL_US_MAX: u64 = u64::MAX / 1000;
+/// A heap or log of more bytes than a process can address is a mistake.
+const LEN_MAX: u64 = 1 << 47;
+
 /// What `towa_options.open` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenHow {
@@ -59,7 +64,7 @@ impl Options {
             return Ok(Options { size: ours as u32, ..Options::default() });
         }
         // SAFETY: the first field is there, by this function's contract.
-        let theirs = unsafe { (*from).size } as usize;
+        let theirs = unsafe { from.cast::<u32>().read_unaligned() } as usize;
         if !(4..=4096).contains(&theirs) {
             return Err(Failure::invalid(format!(
                 "towa_options.size is {theirs}; start from TOWA_OPTIONS_INIT, which sets it to {ours}"
@@ -109,6 +114,9 @@ impl Options {
         engine.detect_forgotten_marks = self.flags & DETECT_FORGOTTEN_MARKS != 0;
         engine.manual = self.flags & MANUAL != 0;
         engine.persisters = self.persisters as usize;
+        if let Some((field, len)) = [("heap_len", self.heap_len), ("log_len", self.log_len)].into_iter().find(|l| l.1 > LEN_MAX) {
+            return Err(Failure::invalid(format!("towa_options.{field} is {len} bytes, more than a process can address")));
+        }
         if self.heap_len != 0 {
             engine.heap_len = self.heap_len;
         }
@@ -116,7 +124,7 @@ impl Options {
             engine.log_len = Some(self.log_len);
         }
         if self.interval_us != 0 {
-            engine.interval = Duration::from_micros(self.interval_us);
+            engine.interval = Duration::from_micros(self.interval_us.min(INTERVAL_US_MAX));
         }
         if self.base != 0 {
             engine.base = Some(self.base as usize);
@@ -185,7 +193,7 @@ impl Stats {
             return Err(Failure::invalid("towa_stats: no struct to fill (NULL)"));
         }
         // SAFETY: the first field is there, by this function's contract.
-        let theirs = unsafe { (*to).size };
+        let theirs = unsafe { to.cast::<u64>().read_unaligned() };
         if !(8..=65_536).contains(&theirs) {
             return Err(Failure::invalid(format!(
                 "struct towa_stats: size is {theirs}; set it to sizeof(struct towa_stats) before the call"
@@ -222,11 +230,12 @@ impl Window {
     pub const CLOSED: Window = Window { base: 0, len: 0, tags: std::ptr::null(), tag: 0, untracked: 0, reserved: [0; 6] };
 
     /// What a transaction that has just begun on `thread` may do without asking.
-    pub(crate) fn of(thread: &towa_epoch::Thread) -> Window {
+    pub(crate) fn of(thread: &towa_epoch::Thread, undoable: bool) -> Window {
         // SAFETY: the thread is here, and its window is not written while we look.
         let engine = unsafe { thread.window_ptr().read() };
         if engine.tags.is_null() {
-            return Window { untracked: 1, ..Window::CLOSED };
+            // Nothing is tracked; but what may be rolled back must be saved before it is written.
+            return Window { untracked: (!undoable).into(), ..Window::CLOSED };
         }
         Window { base: engine.base, len: engine.len, tags: engine.tags, tag: engine.tag, ..Window::CLOSED }
     }

@@ -6,25 +6,36 @@
 //! - No panic crosses into C: every entry runs under [`error::guard`], which turns it into `TOWA_EINTERNAL`, and whoever holds a running
 //!   transaction aborts it.
 //! - A [`thread::Handle`] is touched only by the operating-system thread that attached it; entries check this.
-//! - A handle (of a thread, a map, a queue) keeps its pool alive; `towa_pool_close` refuses while there are any, so closing really closes.
+//! - A handle (of a thread, a container) keeps its pool alive; `towa_pool_close` refuses while there are any, so closing really closes.
+//! - A handle that is NULL, closed, of another kind or from before a `fork()` is refused, not followed: see [`given`].
 //!
 //! ```text
-//!   towa_pool ──► pool::Handle (Arc) ──► epoch::Pool
-//!                      ▲
+//!   towa_map ...  ─► Given ─► Map ... { container, pool }
+//!                                             │
+//!                                             ▼
+//!   towa_pool ────► Given ─────────► pool::Handle (Arc) ──► epoch::Pool
+//!                                             ▲
 //!   towa_thread ─► thread::Handle { window, epoch::Thread, running Tx } ─ next ─► the thread's handle on another pool
 //!                      ▲
 //!   towa_self() ──► thread::SELF { window, first handle, current handle }         one per operating-system thread
 //! ```
 
+mod container;
 pub mod error;
+mod given;
 mod layout;
 mod map;
 mod pool;
+mod queue;
 mod thread;
 mod tx;
+mod vector;
 
+pub use given::Given;
 pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, Stats, Window};
 pub use map::*;
 pub use pool::*;
+pub use queue::*;
 pub use thread::{Handle as Thread, towa_self, towa_thread_attach, towa_thread_detach, towa_thread_on};
 pub use tx::*;
+pub use vector::*;

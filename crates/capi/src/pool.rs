@@ -1,23 +1,25 @@
 //! `towa_pool_*`, `towa_init`, `towa_finalize`: pools as C sees them.
 //!
-//! A `towa_pool *` is an `Arc<Handle>` given out by `Arc::into_raw`; the threads attached to it hold clones, so it is freed by the close
-//! that finds none of them left. Open pools are also listed in [`OPEN`], where a mark by address looks for the heap it falls in.
+//! A `towa_pool *` leads to an `Arc<Handle>`; the threads attached to it hold clones, so it is freed by the close that finds none of them
+//! left. Open pools are also listed in [`OPEN`], where a mark by address looks for the heap it falls in.
 
+use crate::container::set;
 use crate::error::{self, Failure, guard, guard_code};
-use crate::layout::{OpenHow, Options, Stats};
+use crate::given::{self, Given, Kind, Spare};
+use crate::layout::{INTERVAL_US_MAX, OpenHow, Options, Stats};
 use crate::thread;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
-use towa_epoch::{ForgottenMark, Mode, Pool};
+use towa_epoch::{ForgottenMark, Mode, Pool, ROOT_NAME_MAX};
 
-/// What a `towa_pool *` points to.
+/// What a `towa_pool *` leads to.
 #[derive(Debug)]
 pub struct Handle {
     pub(crate) pool: Pool,
@@ -28,6 +30,15 @@ pub struct Handle {
     pub(crate) threads: AtomicUsize,
     /// Containers open.
     pub(crate) containers: AtomicUsize,
+}
+
+impl Kind for Handle {
+    const TAG: u64 = u64::from_le_bytes(*b"towapool");
+    const WHAT: &'static str = "towa_pool";
+    fn spare() -> &'static Spare<Self> {
+        static SPARE: Spare<Handle> = Mutex::new(VecDeque::new());
+        &SPARE
+    }
 }
 
 impl Handle {
@@ -63,33 +74,41 @@ impl Handle {
 pub(crate) static OPEN: RwLock<Vec<(usize, usize, String)>> = RwLock::new(Vec::new());
 
 /// The pool that NULL stands for: what `towa_init` opened.
-static DEFAULT: AtomicPtr<Handle> = AtomicPtr::new(ptr::null_mut());
+static DEFAULT: AtomicPtr<Given<Handle>> = AtomicPtr::new(ptr::null_mut());
 
-/// A clone of the Arc behind a `towa_pool *`; NULL is the pool of `towa_init`.
+/// The pool behind a `towa_pool *`, for the time of a call; NULL is the pool of `towa_init`.
 ///
 /// # Safety
-/// `pool` is NULL or came from `towa_pool_open` and is not closed.
-pub(crate) unsafe fn pool_of(pool: *const Handle) -> Result<Arc<Handle>, Failure> {
+/// `pool` is NULL or a pool's handle, and not closed before the reference is dropped.
+unsafe fn pool_ref<'a>(pool: *const Given<Handle>) -> Result<&'a Arc<Handle>, Failure> {
     let pool = if pool.is_null() { DEFAULT.load(Ordering::Acquire).cast_const() } else { pool };
     if pool.is_null() {
         return Err(Failure::usage("no pool: call towa_init first, or give the towa_pool * of towa_pool_open"));
     }
-    // SAFETY: `pool` came from Arc::into_raw in `open` and its count is not given back before the close.
-    unsafe {
-        Arc::increment_strong_count(pool);
-        Ok(Arc::from_raw(pool))
-    }
+    // SAFETY: handed on.
+    unsafe { Given::look(pool) }
 }
 
-/// The same without touching the count, for the time of a call.
+/// The same for longer.
 ///
 /// # Safety
-/// As [`pool_of`], and the pool is not closed before the reference is dropped.
-unsafe fn pool_ref<'a>(pool: *const Handle) -> Result<&'a Handle, Failure> {
-    let pool = if pool.is_null() { DEFAULT.load(Ordering::Acquire).cast_const() } else { pool };
-    // SAFETY: not closed, by this function's contract.
-    unsafe { pool.as_ref() }
-        .ok_or_else(|| Failure::usage("no pool: call towa_init first, or give the towa_pool * of towa_pool_open"))
+/// As [`pool_ref`].
+pub(crate) unsafe fn pool_of(pool: *const Given<Handle>) -> Result<Arc<Handle>, Failure> {
+    // SAFETY: handed on.
+    unsafe { pool_ref(pool) }.map(Arc::clone)
+}
+
+/// A root's name.
+///
+/// # Safety
+/// `name` is NULL or a C string.
+pub(crate) unsafe fn root_name<'a>(name: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    // SAFETY: handed on.
+    let name = unsafe { utf8(name, what) }?;
+    match name.len() {
+        1..=ROOT_NAME_MAX => Ok(name),
+        len => Err(Failure::invalid(format!("{what} {name:?} has {len} bytes; it may have 1 to {ROOT_NAME_MAX}"))),
+    }
 }
 
 /// # Safety
@@ -105,7 +124,7 @@ pub(crate) unsafe fn utf8<'a>(text: *const c_char, what: &str) -> Result<&'a str
 
 /// # Safety
 /// `path` is NULL or a C string; `options` as in [`Options::read`].
-unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Handle, Failure> {
+unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Given<Handle>, Failure> {
     // SAFETY: handed on.
     let (how, options) = unsafe { Options::read(options) }?.to_engine()?;
     let (pool, name) = if options.mode == Mode::Volatile {
@@ -124,21 +143,29 @@ unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Hand
         (pool, path.display().to_string())
     };
     let (base, len) = pool.heap_range();
-    let handle = Handle { pool, name, base, len: len as usize, threads: AtomicUsize::new(0), containers: AtomicUsize::new(0) };
+    let handle = Handle {
+        pool,
+        name,
+        base,
+        len: len as usize,
+        threads: AtomicUsize::new(0),
+        containers: AtomicUsize::new(0),
+    };
     OPEN.write().push((base, handle.len, handle.name.clone()));
-    Ok(Arc::into_raw(Arc::new(handle)).cast_mut())
+    given::count_forks();
+    Ok(Given::give(Arc::new(handle)))
 }
 
 /// # Safety
-/// `pool` came from `open`, is not closed, and nobody uses it during the call.
-unsafe fn close(pool: *mut Handle) -> Result<(), Failure> {
+/// `pool` is a pool's handle, and nobody uses it during the call.
+unsafe fn close(pool: *mut Given<Handle>) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
-    let handle = unsafe { pool_of(pool) }?;
-    handle.refuse_if_used(thread::handle_on(pool).is_null())?;
+    let handle = unsafe { Given::look(pool) }?;
+    handle.refuse_if_used(thread::handle_on(Arc::as_ptr(handle)).is_null())?;
+    // SAFETY: by this function's contract.
+    let handle = unsafe { Given::take(pool) }?;
     OPEN.write().retain(|(base, ..)| *base != handle.base);
     let _ = DEFAULT.compare_exchange(pool, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
-    // SAFETY: gives back the count that `open` gave to C; nobody uses the pointer any more, by this function's contract.
-    drop(unsafe { Arc::from_raw(pool.cast_const()) });
     let handle =
         Arc::into_inner(handle).ok_or_else(|| Failure::usage("the pool was used by another thread while it was being closed"))?;
     Ok(handle.pool.close()?)
@@ -149,7 +176,7 @@ unsafe fn close(pool: *mut Handle) -> Result<(), Failure> {
 /// # Safety
 /// `path` is NULL or a C string; `options` is NULL or points to as many bytes as its `size` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_open(path: *const c_char, options: *const Options) -> *mut Handle {
+pub unsafe extern "C" fn towa_pool_open(path: *const c_char, options: *const Options) -> *mut Given<Handle> {
     // SAFETY: handed on.
     guard("towa_pool_open", || unsafe { open(path, options) }).unwrap_or(ptr::null_mut())
 }
@@ -157,9 +184,9 @@ pub unsafe extern "C" fn towa_pool_open(path: *const c_char, options: *const Opt
 /// Closes a pool with a last checkpoint.
 ///
 /// # Safety
-/// `pool` is an open pool, used by nobody during the call nor, unless it gives `TOWA_EBUSY`, after it.
+/// `pool` is NULL or a pool's handle that nobody uses during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_close(pool: *mut Handle) -> c_int {
+pub unsafe extern "C" fn towa_pool_close(pool: *mut Given<Handle>) -> c_int {
     guard_code("towa_pool_close", || {
         if pool.is_null() {
             return Err(Failure::invalid("towa_pool_close: no pool (NULL); the pool of towa_init is closed by towa_finalize"));
@@ -171,8 +198,10 @@ pub unsafe extern "C" fn towa_pool_close(pool: *mut Handle) -> c_int {
 
 /// The pool of `towa_init`, or NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn towa_pool_default() -> *mut Handle {
-    DEFAULT.load(Ordering::Acquire)
+pub extern "C" fn towa_pool_default() -> *mut Given<Handle> {
+    let pool = DEFAULT.load(Ordering::Acquire);
+    // SAFETY: NULL, or from `open`. (In a child of fork() it is the parent's.)
+    if unsafe { Given::look(pool) }.is_ok() { pool } else { ptr::null_mut() }
 }
 
 /// Opens the pool that NULL stands for.
@@ -184,12 +213,13 @@ pub unsafe extern "C" fn towa_init(path: *const c_char, options: *const Options)
     guard_code("towa_init", || {
         let taken =
             || Failure::usage("towa_init was called already; call towa_finalize first, or use towa_pool_open for a second pool");
-        if !DEFAULT.load(Ordering::Acquire).is_null() {
+        let before = DEFAULT.load(Ordering::Acquire);
+        if !towa_pool_default().is_null() {
             return Err(taken());
         }
         // SAFETY: handed on.
         let pool = unsafe { open(path, options) }?;
-        if DEFAULT.compare_exchange(ptr::null_mut(), pool, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if DEFAULT.compare_exchange(before, pool, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: just opened, and known to nobody else.
             unsafe { close(pool) }?;
             return Err(taken());
@@ -209,13 +239,12 @@ pub unsafe extern "C" fn towa_finalize() -> c_int {
         if pool.is_null() {
             return Err(Failure::usage("no pool to close: towa_init was not called, or its pool is closed already"));
         }
-        // SAFETY: open, by this function's contract.
-        let handle = unsafe { pool_of(pool) }?;
-        let ours = usize::from(!thread::handle_on(pool).is_null());
+        // SAFETY: by this function's contract.
+        let handle = unsafe { Given::look(pool) }?;
+        let ours = usize::from(!thread::handle_on(Arc::as_ptr(handle)).is_null());
         if handle.threads.load(Ordering::Acquire) == ours && handle.containers.load(Ordering::Acquire) == 0 {
-            thread::detach_from(pool)?;
+            thread::detach_from(Arc::as_ptr(handle))?;
         }
-        drop(handle);
         // SAFETY: handed on.
         unsafe { close(pool) }
     })
@@ -224,10 +253,10 @@ pub unsafe extern "C" fn towa_finalize() -> c_int {
 /// Where a root points.
 ///
 /// # Safety
-/// `pool` is NULL or open; `name` is NULL or a C string; `object` is NULL or writable.
+/// `pool` is NULL or a pool's handle; `name` is NULL or a C string; `object` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towa_pool_root(
-    pool: *mut Handle,
+    pool: *mut Given<Handle>,
     name: *const c_char,
     type_tag: u64,
     size: usize,
@@ -255,7 +284,7 @@ pub unsafe extern "C" fn towa_pool_root(
             ));
         }
         // SAFETY: writable, by this function's contract.
-        unsafe { *object = root.ptr.as_ptr().cast() };
+        unsafe { set(object, root.ptr.as_ptr().cast()) };
         Ok(())
     })
 }
@@ -263,15 +292,18 @@ pub unsafe extern "C" fn towa_pool_root(
 /// Runs a call that gives an epoch.
 ///
 /// # Safety
-/// `pool` is NULL or open; `out` is NULL or writable.
-unsafe fn epoch_of(entry: &str, pool: *mut Handle, out: *mut u64, call: impl FnOnce(&Pool) -> towa_epoch::Result<u64>) -> c_int {
+/// `pool` is NULL or a pool's handle; `out` is NULL or writable.
+unsafe fn epoch_of(
+    entry: &str,
+    pool: *mut Given<Handle>,
+    out: *mut u64,
+    call: impl FnOnce(&Pool) -> towa_epoch::Result<u64>,
+) -> c_int {
     guard_code(entry, || {
         // SAFETY: by this function's contract.
         let value = call(&unsafe { pool_ref(pool) }?.pool)?;
-        if !out.is_null() {
-            // SAFETY: writable, by this function's contract.
-            unsafe { *out = value };
-        }
+        // SAFETY: NULL or writable, by this function's contract.
+        unsafe { set(out, value) };
         Ok(())
     })
 }
@@ -279,9 +311,9 @@ unsafe fn epoch_of(entry: &str, pool: *mut Handle, out: *mut u64, call: impl FnO
 /// Returns when everything completed before the call is durable.
 ///
 /// # Safety
-/// `pool` is NULL or open; `durable` is NULL or writable.
+/// `pool` is NULL or a pool's handle; `durable` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_sync(pool: *mut Handle, durable: *mut u64) -> c_int {
+pub unsafe extern "C" fn towa_pool_sync(pool: *mut Given<Handle>, durable: *mut u64) -> c_int {
     // SAFETY: handed on.
     unsafe { epoch_of("towa_pool_sync", pool, durable, Pool::sync) }
 }
@@ -291,7 +323,7 @@ pub unsafe extern "C" fn towa_pool_sync(pool: *mut Handle, durable: *mut u64) ->
 /// # Safety
 /// As [`towa_pool_sync`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_checkpoint(pool: *mut Handle, durable: *mut u64) -> c_int {
+pub unsafe extern "C" fn towa_pool_checkpoint(pool: *mut Given<Handle>, durable: *mut u64) -> c_int {
     // SAFETY: handed on.
     unsafe { epoch_of("towa_pool_checkpoint", pool, durable, Pool::checkpoint) }
 }
@@ -299,9 +331,9 @@ pub unsafe extern "C" fn towa_pool_checkpoint(pool: *mut Handle, durable: *mut u
 /// Waits until `epoch` is durable.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_wait_durable(pool: *mut Handle, epoch: u64, timeout_us: u64) -> c_int {
+pub unsafe extern "C" fn towa_pool_wait_durable(pool: *mut Given<Handle>, epoch: u64, timeout_us: u64) -> c_int {
     guard_code("towa_pool_wait_durable", || {
         // SAFETY: by this function's contract.
         let handle = unsafe { pool_ref(pool) }?;
@@ -319,9 +351,9 @@ pub unsafe extern "C" fn towa_pool_wait_durable(pool: *mut Handle, epoch: u64, t
 /// The epoch that new transactions join.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_epoch(pool: *mut Handle) -> u64 {
+pub unsafe extern "C" fn towa_pool_epoch(pool: *mut Given<Handle>) -> u64 {
     // SAFETY: handed on.
     guard("towa_pool_epoch", || Ok(unsafe { pool_ref(pool) }?.pool.epoch())).unwrap_or(0)
 }
@@ -329,9 +361,9 @@ pub unsafe extern "C" fn towa_pool_epoch(pool: *mut Handle) -> u64 {
 /// The newest durable epoch.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_durable_epoch(pool: *mut Handle) -> u64 {
+pub unsafe extern "C" fn towa_pool_durable_epoch(pool: *mut Given<Handle>) -> u64 {
     // SAFETY: handed on.
     guard("towa_pool_durable_epoch", || Ok(unsafe { pool_ref(pool) }?.pool.durable_epoch())).unwrap_or(0)
 }
@@ -339,9 +371,9 @@ pub unsafe extern "C" fn towa_pool_durable_epoch(pool: *mut Handle) -> u64 {
 /// Microseconds between checkpoints.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_interval_us(pool: *mut Handle) -> u64 {
+pub unsafe extern "C" fn towa_pool_interval_us(pool: *mut Given<Handle>) -> u64 {
     // SAFETY: handed on.
     guard("towa_pool_interval_us", || Ok(unsafe { pool_ref(pool) }?.pool.interval().as_micros() as u64)).unwrap_or(0)
 }
@@ -349,15 +381,15 @@ pub unsafe extern "C" fn towa_pool_interval_us(pool: *mut Handle) -> u64 {
 /// Sets it.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_set_interval_us(pool: *mut Handle, interval_us: u64) -> c_int {
+pub unsafe extern "C" fn towa_pool_set_interval_us(pool: *mut Given<Handle>, interval_us: u64) -> c_int {
     guard_code("towa_pool_set_interval_us", || {
         if interval_us == 0 {
             return Err(Failure::invalid("an interval of 0 us; give at least 1"));
         }
         // SAFETY: handed on.
-        unsafe { pool_ref(pool) }?.pool.set_interval(Duration::from_micros(interval_us));
+        unsafe { pool_ref(pool) }?.pool.set_interval(Duration::from_micros(interval_us.min(INTERVAL_US_MAX)));
         Ok(())
     })
 }
@@ -365,9 +397,9 @@ pub unsafe extern "C" fn towa_pool_set_interval_us(pool: *mut Handle, interval_u
 /// What the engine has been doing.
 ///
 /// # Safety
-/// `pool` is NULL or open; `stats` is NULL or points to as many bytes as its `size` says.
+/// `pool` is NULL or a pool's handle; `stats` is NULL or points to as many bytes as its `size` says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_stats(pool: *mut Handle, stats: *mut Stats) -> c_int {
+pub unsafe extern "C" fn towa_pool_stats(pool: *mut Given<Handle>, stats: *mut Stats) -> c_int {
     guard_code("towa_pool_stats", || {
         // SAFETY: handed on.
         let filled = Stats::from(&unsafe { pool_ref(pool) }?.pool.stats());
@@ -379,19 +411,16 @@ pub unsafe extern "C" fn towa_pool_stats(pool: *mut Handle, stats: *mut Stats) -
 /// First address and length of the heap.
 ///
 /// # Safety
-/// `pool` is NULL or open; `base` and `len` are NULL or writable.
+/// `pool` is NULL or a pool's handle; `base` and `len` are NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_heap(pool: *mut Handle, base: *mut *mut c_void, len: *mut u64) -> c_int {
+pub unsafe extern "C" fn towa_pool_heap(pool: *mut Given<Handle>, base: *mut *mut c_void, len: *mut u64) -> c_int {
     guard_code("towa_pool_heap", || {
         // SAFETY: handed on.
         let handle = unsafe { pool_ref(pool) }?;
-        if let Some(base) = NonNull::new(base) {
-            // SAFETY: writable, by this function's contract.
-            unsafe { base.write(handle.base as *mut c_void) };
-        }
-        if let Some(len) = NonNull::new(len) {
-            // SAFETY: writable, by this function's contract.
-            unsafe { len.write(handle.len as u64) };
+        // SAFETY: NULL or writable, by this function's contract.
+        unsafe {
+            set(base, handle.base as *mut c_void);
+            set(len, handle.len as u64);
         }
         Ok(())
     })
@@ -400,10 +429,10 @@ pub unsafe extern "C" fn towa_pool_heap(pool: *mut Handle, base: *mut *mut c_voi
 /// Tells `report` about every line found written but not marked.
 ///
 /// # Safety
-/// `pool` is NULL or open; `report` is NULL or callable with these arguments, and does not unwind.
+/// `pool` is NULL or a pool's handle; `report` is NULL or callable with these arguments, and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn towa_pool_forgotten_marks(
-    pool: *mut Handle,
+    pool: *mut Given<Handle>,
     report: Option<unsafe extern "C" fn(*const c_char, *const c_void, *mut c_void)>,
     arg: *mut c_void,
 ) -> c_int {
@@ -428,9 +457,9 @@ pub unsafe extern "C" fn towa_pool_forgotten_marks(
 /// Usable bytes of a live block.
 ///
 /// # Safety
-/// `pool` is NULL or open; `block` is a live block of it (an address outside its heap is refused).
+/// `pool` is NULL or a pool's handle; `block` is a live block of it (an address outside its heap is refused).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_pool_block_size(pool: *mut Handle, block: *const c_void) -> usize {
+pub unsafe extern "C" fn towa_pool_block_size(pool: *mut Given<Handle>, block: *const c_void) -> usize {
     guard("towa_pool_block_size", || {
         // SAFETY: handed on.
         let handle = unsafe { pool_ref(pool) }?;
@@ -440,7 +469,7 @@ pub unsafe extern "C" fn towa_pool_block_size(pool: *mut Handle, block: *const c
             return Err(Failure::new(error::ERANGE, format!("{}: {block:p} is not in its heap", handle.name)));
         }
         // SAFETY: a live block, by this function's contract; the engine panics on most that are not.
-        catch_unwind(AssertUnwindSafe(|| unsafe { handle.pool.block_size(ptr) }))
+        error::quietly(|| unsafe { handle.pool.block_size(ptr) })
             .map_err(|payload| Failure::usage(format!("{}: towa_pool_block_size: {}", handle.name, error::panic_text(&*payload))))
     })
     .unwrap_or(0)

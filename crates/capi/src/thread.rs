@@ -6,6 +6,7 @@
 //! back if it can be, else the pool is poisoned.
 
 use crate::error::{self, Failure, guard, guard_code};
+use crate::given::{self, Given};
 use crate::layout::Window;
 use crate::pool::{self, pool_of};
 use std::cell::{Cell, UnsafeCell};
@@ -23,6 +24,8 @@ pub struct Handle {
     next: *mut Handle,
     /// Attaches not yet undone.
     attaches: u32,
+    /// [`given::forks`] when it was attached: in a child of fork() it is not there any more.
+    forks: u32,
     /// The running transaction. Borrows `*thread`, so it goes first.
     pub(crate) tx: Option<Tx<'static>>,
     /// From `Box::into_raw`; freed by [`Handle::drop`].
@@ -30,7 +33,7 @@ pub struct Handle {
     /// Whether it can be rolled back.
     pub(crate) undoable: bool,
     /// Why the running transaction may not commit.
-    pub(crate) failed: Option<String>,
+    pub(crate) failed: Option<Failure>,
     pub(crate) pool: Arc<pool::Handle>,
 }
 
@@ -70,11 +73,17 @@ fn me() -> &'static SelfState {
 impl SelfState {
     fn handles(&self) -> impl Iterator<Item = *mut Handle> + use<> {
         let mut at = self.first.get();
+        let forks = given::forks();
         std::iter::from_fn(move || {
-            let here = at;
-            // SAFETY: the list holds live handles of this thread only; `next` is read before the caller can free `here`.
-            at = unsafe { here.as_ref() }?.next;
-            Some(here)
+            loop {
+                let here = at;
+                // SAFETY: the list holds live handles of this thread only; `next` is read before the caller can free `here`.
+                let handle = unsafe { here.as_ref() }?;
+                at = handle.next;
+                if handle.forks == forks {
+                    return Some(here);
+                }
+            }
         })
     }
 
@@ -123,7 +132,8 @@ pub(crate) unsafe fn handle_of<'a>(thread: *mut Handle) -> Result<&'a mut Handle
     }
     if !me.handles().any(|h| h == thread) {
         return Err(Failure::usage(
-            "this towa_thread is not the calling thread's: another thread attached it, or it is detached already",
+            "this towa_thread is not the calling thread's: another thread attached it, it is detached already, or it is the parent's and this \
+             is a child of fork()",
         ));
     }
     // SAFETY: a live handle of the calling thread, and the only reference, by this function's contract.
@@ -180,15 +190,16 @@ unsafe extern "C" fn thread_ends(_: *mut c_void) {
 }
 
 /// # Safety
-/// `pool` is NULL or open.
-unsafe fn attach(pool: *mut pool::Handle) -> Result<*mut Handle, Failure> {
+/// `pool` is NULL or a pool's handle.
+unsafe fn attach(pool: *mut Given<pool::Handle>) -> Result<*mut Handle, Failure> {
     // SAFETY: handed on.
     let pool = unsafe { pool_of(pool) }?;
     let me = me();
     let handle = handle_on(Arc::as_ptr(&pool));
     if !handle.is_null() {
         // SAFETY: a live handle of this thread, and no other reference to it.
-        unsafe { (*handle).attaches += 1 };
+        let attaches = unsafe { &mut (*handle).attaches };
+        *attaches = attaches.checked_add(1).ok_or_else(|| Failure::usage("this thread is attached 4294967295 times"))?;
         return Ok(handle);
     }
     arm()?;
@@ -198,6 +209,7 @@ unsafe fn attach(pool: *mut pool::Handle) -> Result<*mut Handle, Failure> {
         window: Window::CLOSED,
         next: me.first.get(),
         attaches: 1,
+        forks: given::forks(),
         tx: None,
         thread,
         undoable: false,
@@ -270,9 +282,9 @@ pub(crate) fn detach_from(pool: *const pool::Handle) -> Result<(), Failure> {
 /// Registers the calling thread with `pool`.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_thread_attach(pool: *mut pool::Handle) -> *mut Handle {
+pub unsafe extern "C" fn towa_thread_attach(pool: *mut Given<pool::Handle>) -> *mut Handle {
     // SAFETY: handed on.
     guard("towa_thread_attach", || unsafe { attach(pool) }).unwrap_or(ptr::null_mut())
 }
@@ -301,11 +313,12 @@ pub unsafe extern "C" fn towa_thread_detach(thread: *mut Handle) -> c_int {
 /// The calling thread's handle on `pool`, or NULL.
 ///
 /// # Safety
-/// `pool` is NULL or open.
+/// `pool` is NULL or a pool's handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn towa_thread_on(pool: *mut pool::Handle) -> *mut Handle {
+pub unsafe extern "C" fn towa_thread_on(pool: *mut Given<pool::Handle>) -> *mut Handle {
     let pool = if pool.is_null() { pool::towa_pool_default() } else { pool };
-    handle_on(pool)
+    // SAFETY: handed on.
+    unsafe { Given::look(pool) }.map_or(ptr::null_mut(), |pool| handle_on(Arc::as_ptr(pool)))
 }
 
 /// The calling thread's window.

@@ -5,12 +5,14 @@
 
 use crate::error::{self, Failure, guard, guard_code};
 use crate::layout::Window;
-use crate::pool::{OPEN, utf8};
+use crate::pool::{OPEN, root_name};
 use crate::thread::{Handle, change, handle_at, handle_of};
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use towa_epoch::{Root, Thread, Tx};
+
+/// Bytes that a process can address.
+const ADDRESSABLE: usize = 1 << 47;
 
 /// `towa_tx_begin`'s flag: abort restores what was written.
 pub const UNDOABLE: c_uint = 1;
@@ -23,6 +25,8 @@ impl Handle {
                 self.pool.name
             )));
         }
+        // The engine multiplies it; beyond what a process can address all are the same: too much.
+        let reserve = reserve.min(ADDRESSABLE);
         // SAFETY: `thread` is a live Box that only this handle uses, and no transaction borrows it now. 'static stands for "until the
         // transaction is taken out of `self.tx`", which always happens before the box is freed.
         let thread: &'static mut Thread = unsafe { &mut *self.thread };
@@ -33,7 +37,7 @@ impl Handle {
             (true, bytes) => thread.begin_undoable_reserving(bytes)?,
         };
         // SAFETY: as above; the transaction holds a shared borrow by now.
-        self.window = Window::of(unsafe { &*self.thread });
+        self.window = Window::of(unsafe { &*self.thread }, undoable);
         self.tx = Some(tx);
         self.undoable = undoable;
         self.failed = None;
@@ -49,16 +53,15 @@ impl Handle {
 
     fn end(&mut self) -> Result<(), Failure> {
         let tx = self.take("towa_tx_end")?;
-        match self.failed.take() {
-            None => {
-                let _epoch = tx.commit();
-                Ok(())
-            }
-            Some(why) => {
-                tx.abort();
-                Err(Failure::usage(format!("{}: aborted instead of ended, because {why}", self.pool.name)))
-            }
+        if let Some(why) = self.failed.take() {
+            tx.abort();
+            return Err(match why.code {
+                error::EPOISONED => why,
+                _ => Failure::usage(format!("{}: aborted instead of ended, because {}", self.pool.name, why.message)),
+            });
         }
+        tx.try_commit()?;
+        Ok(())
     }
 
     fn abort(&mut self) -> Result<(), Failure> {
@@ -86,14 +89,14 @@ impl Handle {
         call: impl FnOnce(&Tx<'static>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let Some(tx) = &self.tx else { return Err(outside(&self.pool.name, entry)) };
-        // AssertUnwindSafe: a transaction that may be half done is marked as failed below.
-        let payload = match catch_unwind(AssertUnwindSafe(|| call(tx))) {
+        // A transaction that may be half done is marked as failed below.
+        let payload = match error::quietly(|| call(tx)) {
             Ok(result) => return result,
             Err(payload) => payload,
         };
         let text = error::panic_text(&*payload);
         if !harmless {
-            self.failed = Some(format!("{entry} failed: {text}"));
+            self.failed = Some(Failure::usage(format!("{entry} failed: {text}")));
         }
         Err(Failure::usage(format!("{}: {entry}: {text}", self.pool.name)))
     }
@@ -109,14 +112,16 @@ impl Handle {
             );
             let failure = Failure::new(error::ERANGE, format!("{}: {what}", self.pool.name));
             if self.pool.touches(addr as usize, size) {
-                self.failed = Some(what);
+                self.failed = Some(Failure::usage(what));
             }
             return Err(failure);
         }
-        self.with("towa_mark", false, |tx| {
+        let marked = self.with("towa_mark", false, |tx| {
             tx.mark(addr.cast(), size);
             Ok(())
-        })
+        });
+        self.pool.pool.check().map_err(Failure::from).inspect_err(|poisoned| self.failed = Some(poisoned.clone()))?;
+        marked
     }
 }
 
@@ -227,8 +232,8 @@ unsafe fn alloc(thread: *mut Handle, size: usize, init: *const c_void, zero: boo
     }
     let block = handle.with("towa_alloc", false, |tx| Ok(tx.alloc(size)?))?.as_ptr();
     if !init.is_null() {
-        // SAFETY: the block has at least `size` bytes and is new, so it overlaps nothing the caller can read.
-        unsafe { ptr::copy_nonoverlapping(init.cast::<u8>(), block, size) };
+        // SAFETY: the block has at least `size` bytes. (It overlaps `init` if the caller reads what it has freed.)
+        unsafe { ptr::copy(init.cast::<u8>(), block, size) };
     } else if zero {
         // SAFETY: the block has at least `size` bytes.
         unsafe { ptr::write_bytes(block, 0, size) };
@@ -297,7 +302,7 @@ pub unsafe extern "C" fn towa_tx_set_root(
         // SAFETY: handed on.
         let handle = unsafe { handle_of(thread) }?;
         // SAFETY: a C string or NULL, by this function's contract.
-        let name = unsafe { utf8(name, "root name") }?;
+        let name = unsafe { root_name(name, "root name") }?;
         let root = NonNull::new(object.cast::<u8>()).map(|ptr| Root { ptr, type_tag, size: size as u64 });
         if root.is_some() && !handle.pool.contains(object as usize, size.max(1)) {
             return Err(Failure::new(

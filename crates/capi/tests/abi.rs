@@ -48,6 +48,7 @@ fn facts() -> BTreeMap<String, i128> {
         ("TOWA_MAP_HASH", towa::MAP_HASH.into()),
         ("TOWA_MAP_ORDERED", towa::MAP_ORDERED.into()),
         ("TOWA_REVERSE", towa::REVERSE.into()),
+        ("TOWA_VECTOR_ITEM_MAX", towa::VECTOR_ITEM_MAX as i128),
         ("TOWA_ROOT_NAME_MAX", towa_epoch::ROOT_NAME_MAX as i128),
     ] {
         facts.insert(name.into(), value);
@@ -130,25 +131,39 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(declared(&header), exported);
 }
 
-/// The headers compile alone, first, twice, and in every standard they promise.
+/// Warnings that a careful program switches on; the headers give none of them.
+const STRICT: [&str; 7] =
+    ["-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wcast-align=strict", "-Wundef", "-Wstrict-aliasing=2", "-pedantic"];
+
+/// The headers compile alone, first, twice, and in every standard they promise; what they define inline works in each.
 #[test]
 fn the_headers_compile_in_every_standard() {
     let dir = scratch();
-    for (file, header, standards) in [
-        ("alone.c", "towa.h", &["-std=c99", "-std=c11", "-std=gnu17"][..]),
-        ("alone.cpp", "towa.h", &["-std=c++11", "-std=c++17", "-std=c++20"]),
-        ("both.cpp", "towa.hpp", &["-std=c++17", "-std=c++20"]),
-    ] {
+    let write = |file: &str, text: String| {
         let path = dir.path().join(file);
-        std::fs::write(
-            &path,
-            format!("#include <{header}>\n#include <{header}>\nint main(void) {{ return towa_version() != TOWA_VERSION; }}\n"),
-        )
-        .expect("a file");
-        for standard in standards {
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let alone = |header: &str| {
+        format!("#include <{header}>\n#include <{header}>\nint main() {{ return towa_version() != TOWA_VERSION; }}\n")
+    };
+    let mut programs = vec![
+        (
+            root().join("crates/capi/tests/c/inline.c").display().to_string(),
+            &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"][..],
+        ),
+        (write("alone.cpp", alone("towa.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
+        (write("both.cpp", alone("towa.hpp")), &["-std=c++17", "-std=c++20"]),
+    ];
+    for part in std::fs::read_dir(root().join("include/towa")).expect("a folder") {
+        let name = part.expect("an entry").file_name().into_string().expect("UTF-8");
+        programs.push((write(&format!("{name}.cpp"), alone(&format!("towa/{name}"))), &["-std=c++17"]));
+    }
+    for (source, standards) in &programs {
+        for standard in *standards {
             for extra in ["-O2", "-DTOWA_NO_INLINE_MARK"] {
-                let text = path.to_str().expect("UTF-8");
-                if let Some(program) = compile(text, dir.path(), Link::Shared, &[standard, extra, "-Wstrict-aliasing=2"]) {
+                let flags: Vec<&str> = STRICT.into_iter().chain([*standard, extra]).collect();
+                if let Some(program) = compile(source, dir.path(), Link::Shared, &flags) {
                     run(&program, &[]);
                 }
             }

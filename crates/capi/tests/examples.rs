@@ -115,6 +115,63 @@ fn the_lists_read_each_other() {
 }
 
 #[test]
+fn the_series_read_each_other() {
+    let dir = scratch();
+    let (c, cpp) = (dir.path().join("c"), dir.path().join("cpp"));
+    std::fs::create_dir(&c).and_then(|()| std::fs::create_dir(&cpp)).expect("directories");
+    let Some(c) = compile("examples/c/series.c", &c, Link::Static, &[]) else { return };
+    let Some(cpp) = compile("examples/cpp/series.cpp", &cpp, Link::Static, &[]) else { return };
+    let pool = dir.path().join("pool");
+    text(&c, &pool, &["add", "1"]);
+    text(&cpp, &pool, &["add", "2"]);
+    text(&c, &pool, &["fix", "1", "3"]);
+    assert_eq!(text(&cpp, &pool, &["dump"]), "0 1\n1 3\n");
+}
+
+/// A vector holds a prefix of what was pushed, each item whole.
+fn series(source: &str, flags: &[&str]) {
+    let dir = scratch();
+    if !flags.is_empty() && !sanitizers_work(dir.path(), flags) {
+        return;
+    }
+    let Some(program) = compile(source, dir.path(), Link::Shared, flags) else { return };
+    let pool = dir.path().join("pool");
+    for args in [&["add", "0"][..], &["add", "7"], &["fix", "1", "0.5"]] {
+        assert_eq!(text(&program, &pool, args), "");
+    }
+    assert_eq!(text(&program, &pool, &["dump"]), "0 0\n1 0.5\n");
+    for (args, code) in [(&["fix", "2", "1"][..], 1), (&["dance"], 2)] {
+        assert_eq!(Command::new(&program).arg(&pool).args(args).output().expect("starts").status.code(), Some(code));
+    }
+    let mut before = 2;
+    for round in 0..ROUNDS {
+        let durable = run_and_kill(&program, &pool, &["fill"], 1 + round as usize % 3, pause(round));
+        let dump = text(&program, &pool, &["dump"]);
+        for (i, line) in dump.lines().enumerate() {
+            let (number, value) = line.split_once(' ').expect("NUMBER VALUE");
+            assert_eq!(number, i.to_string(), "kill {round}");
+            let (value, half): (f64, f64) = (value.parse().expect("a number"), i as f64 / 2.0);
+            assert!((value - half).abs() <= half * 1e-5, "kill {round}: number {i} is {value}");
+        }
+        let count = dump.lines().count() as u64;
+        assert!(count >= durable.max(before), "kill {round}: {count} items, but {durable} had been called durable");
+        before = count;
+    }
+}
+
+#[test]
+fn series_in_c() {
+    series("examples/c/series.c", &[]);
+    series("examples/c/series.c", &SANITIZE);
+}
+
+#[test]
+fn series_in_cpp() {
+    series("examples/cpp/series.cpp", &[]);
+    series("examples/cpp/series.cpp", &SANITIZE);
+}
+
+#[test]
 fn counter_survives_kill() {
     let dir = scratch();
     let Some(program) = compile("examples/c/counter.c", dir.path(), Link::Static, &[]) else { return };

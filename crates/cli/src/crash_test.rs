@@ -36,7 +36,7 @@ struct EpochArgs {
     #[arg(long)]
     seed: Option<u64>,
     /// About how many crash images to check.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = some)]
     images: usize,
     /// What is simulated: cache lines, a file, or both in turn.
     #[arg(long, value_enum, default_value_t = ModelArg::Both)]
@@ -51,6 +51,11 @@ enum ModelArg {
     Line,
     File,
     Both,
+}
+
+/// None at all would prove nothing.
+fn some(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "a number from 1 on".into())
 }
 
 /// `towa crash-test`.
@@ -70,7 +75,10 @@ pub fn run(args: &CrashTestArgs) -> Result<()> {
     match result {
         Ok(report) if args.json => report::json(&report),
         Ok(report) => print(&report),
-        Err(failure) => Err(failure::coded(failure::FAILED, failure.to_string())),
+        Err(failure) => {
+            let failed = Err(failure::coded(failure::FAILED, failure.to_string()));
+            report::bad_news(args.json, ("seed", seed.to_string()), failed)
+        }
     }
 }
 

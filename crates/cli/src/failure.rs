@@ -67,9 +67,12 @@ pub fn code(error: &Error) -> u8 {
             return Some(of_epoch(e));
         }
         match cause.downcast_ref() {
-            Some(towa_server::Error::Foreign { .. }) => return Some(DAMAGED),
+            Some(towa_server::Error::Foreign { .. } | towa_server::Error::Damaged(_)) => return Some(DAMAGED),
             Some(towa_server::Error::Config(_)) => return Some(USAGE),
             _ => {}
+        }
+        if let Some(towa_containers::Error::Damaged(_)) = cause.downcast_ref() {
+            return Some(DAMAGED);
         }
         let epoch = cause.downcast_ref().map(of_epoch);
         let heap = || cause.downcast_ref().map(of_heap);
@@ -120,7 +123,8 @@ pub fn message(error: &Error) -> String {
             let _ = write!(text, ": {cause}");
         }
     }
-    text
+    // It may quote a path with a newline in it.
+    crate::report::plain(&text).into_owned()
 }
 
 #[cfg(test)]

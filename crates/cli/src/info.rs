@@ -10,12 +10,14 @@ use anyhow::{Error, Result};
 use clap::Args;
 use serde::Serialize;
 use towa_heap::Description;
-use towa_media::{CpuFeatures, Detected, Guarantee};
+use towa_heap::names::{IMAGE, LOG};
+use towa_media::{Access, CpuFeatures, Detected, Guarantee};
 
 use crate::failure;
 use crate::pool_dir::{looks_like_pool, medium_name, noted_address, owner};
 use crate::report::{self, Lines, bytes, utc};
 use machine::Kernel;
+pub use machine::available_memory;
 
 /// Show which medium a path is on and what survives there.
 ///
@@ -59,7 +61,7 @@ struct DoorGuarantee {
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
 struct Info {
-    path: PathBuf,
+    path: String,
     medium: Detected,
     doors: Vec<DoorGuarantee>,
     pool: Option<PoolInfo>,
@@ -88,13 +90,16 @@ fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
 
 /// `towa info`.
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let medium = towa_media::detect(&args.path)?;
+    let detected = towa_media::detect(&args.path).map_err(Error::from);
+    let mut medium = report::bad_news(args.json, ("path", report::path(&args.path)), detected)?;
+    // JSON is text, and so is a line on a terminal.
+    medium.path = report::path(&medium.path).into();
     let (pool, problem) = match pool_at(&args.path) {
         Ok(pool) => (pool, None),
         Err(error) => (None, Some(error)),
     };
     let info = Info {
-        path: args.path.clone(),
+        path: report::path(&args.path),
         doors: doors(medium.guarantee),
         medium,
         pool,
@@ -112,18 +117,37 @@ pub fn run(args: &InfoArgs) -> Result<()> {
 
 /// The pool in `path`, if one is there.
 fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
-    if !path.is_dir() || !looks_like_pool(path) {
+    if !path.is_dir() || !looks_like_pool(path)? {
         return Ok(None);
     }
     let medium = towa_media::open_dir(path, None, false)?;
     let description = towa_heap::describe(&*medium)?;
+    // Only what a look at the directory shows: `towa verify` looks inside.
+    for (name, wanted) in [(IMAGE, Some(description.heap_len)), (LOG, None)] {
+        let place = report::path(&path.join(name));
+        match medium.open(name, Access::ReadOnly) {
+            Ok(region) if wanted.is_some_and(|wanted| wanted != region.len()) => {
+                let wanted = description.heap_len;
+                return Err(failure::coded(failure::DAMAGED, format!("{place} has {} bytes, not {wanted}", region.len())));
+            }
+            Ok(_) => {}
+            Err(towa_media::Error::NotFound { .. }) => {
+                return Err(failure::coded(failure::DAMAGED, format!("{place} is missing; restore the pool from a copy")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
     let owner_pid = owner(path);
-    Ok(Some(PoolInfo { description, owner_pid, served_at: owner_pid.and_then(|_| noted_address(path)) }))
+    Ok(Some(PoolInfo {
+        description,
+        owner_pid,
+        served_at: owner_pid.and_then(|_| noted_address(path)).map(|address| report::path(Path::new(&address))),
+    }))
 }
 
 fn print(info: &Info) -> Result<()> {
     let mut lines = Lines::default();
-    lines.heading(&info.path.display().to_string());
+    lines.heading(&info.path);
     print_medium(&mut lines, info);
     match (&info.pool, &info.pool_problem) {
         (Some(pool), _) => print_pool(&mut lines, pool),
@@ -151,7 +175,7 @@ fn print(info: &Info) -> Result<()> {
 
 fn print_medium(lines: &mut Lines, info: &Info) {
     let medium = &info.medium;
-    if medium.path != info.path {
+    if medium.path != Path::new(&info.path) {
         lines.line("judged by", format!("{}, the nearest parent that exists", medium.path.display()));
     }
     lines.line("medium", format!("{}: {}", medium_name(medium.kind), medium.reason));

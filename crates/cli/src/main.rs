@@ -34,13 +34,16 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     start_logging(cli.command.verbosity());
+    // A limit on the length of files (`ulimit -f`) is an error where it is met, not a death without a word.
+    // SAFETY: before any thread is started; ignoring needs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if !cli.command.outlives_its_reader() {
         end_quietly_on_closed_pipe();
     }
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("towa: {}", failure::message(&error));
+            report::say(&failure::message(&error));
             ExitCode::from(failure::code(&error))
         }
     }

@@ -50,15 +50,20 @@ struct Outcome {
 
 /// `towa recover`.
 pub fn run(args: &RecoverArgs) -> Result<()> {
+    let outcome = report::bad_news(args.json, ("pool", report::path(&args.pool)), recover(args))?;
+    if args.json { report::json(&outcome) } else { print(&outcome) }
+}
+
+fn recover(args: &RecoverArgs) -> Result<Outcome> {
     let began = Instant::now();
-    let progress = Progress::spinner(format!("recovering {}", args.pool.display()));
+    let progress = Progress::spinner(format!("recovering {}", report::path(&args.pool)));
     let medium = towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?;
     let pool = Pool::open_on(medium, &Options { manual: true, ..Options::default() })?;
     let recovery = *pool.recovery();
     pool.close()?;
     drop(progress);
-    let outcome = Outcome {
-        pool: args.pool.display().to_string(),
+    Ok(Outcome {
+        pool: report::path(&args.pool),
         was_clean: recovery.clean,
         epoch: recovery.epoch,
         epochs_replayed: recovery.epochs_replayed,
@@ -66,8 +71,7 @@ pub fn run(args: &RecoverArgs) -> Result<()> {
         dropped_incomplete: recovery.dropped_incomplete,
         recovery_us: recovery.elapsed.as_micros() as u64,
         total_us: began.elapsed().as_micros() as u64,
-    };
-    if args.json { report::json(&outcome) } else { print(&outcome) }
+    })
 }
 
 fn print(outcome: &Outcome) -> Result<()> {

@@ -1,14 +1,63 @@
 //! What is printed: JSON for programs, aligned lines and readable units for people.
 
+use std::borrow::Cow;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::failure;
 
 /// Prints `value` as JSON, on several lines.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("making JSON")?;
     print(&format!("{text}\n"))
+}
+
+/// `path` as text on one line that tells every path from every other: control characters, backslashes and bytes that are no text
+/// are written as escapes.
+pub fn path(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+/// `text` without what would end a line or steer a terminal.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return text.into();
+    }
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// What a failure is in JSON. `about` names what was to be looked at.
+pub fn problem((about, what): (&str, String), error: &Error) -> Value {
+    json!({ about: what, "problem": failure::message(error), "exit_status": failure::code(error) })
+}
+
+/// Prints the JSON of a command that failed, where JSON was asked for; gives the result back.
+pub fn bad_news<T>(asked: bool, about: (&str, String), result: Result<T>) -> Result<T> {
+    if let (true, Err(error)) = (asked, &result) {
+        json(&problem(about, error))?;
+    }
+    result
+}
+
+/// Says something on standard error, if anybody is there to hear it.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "towa: {}", plain(text));
 }
 
 /// Prints `text` at once.
@@ -87,6 +136,15 @@ pub fn utc(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_paths_are_one_line_of_text() {
+        use std::os::unix::ffi::OsStrExt;
+        let said = |bytes| path(Path::new(std::ffi::OsStr::from_bytes(bytes)));
+        assert_eq!(said(b"/pl\xc3\xa4in/pool 1"), "/pl\u{e4}in/pool 1");
+        assert_eq!(said(b"a\nEND\x1b[2J\xff\\"), "a\\nEND\\u{1b}[2J\\xff\\\\");
+        assert_eq!(plain("STAT a\u{1b}[2J"), "STAT a\\u{1b}[2J");
+    }
 
     #[test]
     fn units_are_readable() {

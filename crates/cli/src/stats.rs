@@ -3,13 +3,15 @@
 mod watch;
 mod wire;
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value};
 
+use crate::failure::{MISSING, NO_ANSWER, coded};
 use crate::pool_dir;
 use crate::report::{self, Lines};
 use wire::{Address, Connection};
@@ -28,7 +30,7 @@ Examples:
 pub struct StatsArgs {
     /// HOST, HOST:PORT, :PORT, a Unix socket, or the directory of a pool.
     #[arg(value_name = "ADDR|POOL", default_value = "127.0.0.1:11211")]
-    target: String,
+    target: PathBuf,
     /// Print a line of what happened every so many seconds, until interrupted.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     watch: Option<Duration>,
@@ -67,31 +69,76 @@ impl Figures {
 
 /// `towa stats`.
 pub fn run(args: &StatsArgs) -> Result<()> {
-    let mut connection = Connection::open(address(&args.target)?)?;
-    if let Some(period) = args.watch {
-        return watch::watch(&mut connection, period, args.json);
+    let done = show(args);
+    if args.watch.is_some() {
+        // One object a line, the last one too.
+        if let (true, Err(error)) = (args.json, &done) {
+            report::print(&format!("{}\n", report::problem(("target", report::path(&args.target)), error)))?;
+        }
+        return done;
     }
+    report::bad_news(args.json, ("target", report::path(&args.target)), done)
+}
+
+fn show(args: &StatsArgs) -> Result<()> {
+    let target = Target::find(&args.target)?;
+    let mut connection = Connection::open(target.address.clone())?;
     let figures = Figures::get(&mut connection)?;
+    target.check(&figures)?;
+    if let Some(period) = args.watch {
+        return watch::watch(&mut connection, figures, period, args.json);
+    }
     if args.json { report::json(&figures.json()) } else { print(&figures, connection.address()) }
 }
 
-/// Where `target` leads to.
-fn address(target: &str) -> Result<Address> {
-    let path = PathBuf::from(target);
-    if path.is_dir() {
-        return match pool_dir::noted_address(&path) {
-            Some(noted) => Address::parse(&noted),
-            None if pool_dir::looks_like_pool(&path) => Err(crate::failure::coded(
-                crate::failure::NO_ANSWER,
-                format!("{target}: no server runs on this pool; `towa serve --pool {target}` starts one, `towa info` describes it"),
-            )),
-            None => Err(crate::failure::coded(
-                crate::failure::MISSING,
-                format!("{target}: no pool there; name a pool's directory, or HOST:PORT"),
-            )),
+/// Whom to ask.
+struct Target {
+    address: Address,
+    /// The pool that was named, if it was not the server.
+    pool: Option<PathBuf>,
+}
+
+impl Target {
+    fn find(target: &Path) -> Result<Target> {
+        let shown = report::path(target);
+        // Without a slash it is a host, unless there is a directory or a socket of that name.
+        let is_dir = match target.metadata() {
+            Ok(status) => status.is_dir(),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                return Err(Error::from(e).context(format!("{shown}: it may not be looked at")));
+            }
+            Err(_) => false,
         };
+        if !is_dir {
+            return Ok(Target { address: Address::parse(target.as_os_str())?, pool: None });
+        }
+        match pool_dir::noted_address(target) {
+            Some(noted) => Ok(Target { address: Address::parse(&noted)?, pool: Some(target.to_owned()) }),
+            None if pool_dir::looks_like_pool(target)? => Err(not_served(target)),
+            None => Err(coded(MISSING, format!("{shown}: no pool there; name a pool's directory, or HOST:PORT"))),
+        }
     }
-    Address::parse(target)
+
+    /// Refuses the figures of another pool's server: the address that a killed server has left behind may be anybody's by now.
+    fn check(&self, figures: &Figures) -> Result<()> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let said = |name: &str| figures.towa.as_ref()?.get(name)?.as_str();
+        let medium = towa_media::open_dir(pool, None, false)?;
+        let same_pool = said(pool_dir::STAT_UUID) == Some(&*towa_heap::describe(&*medium)?.uuid);
+        // A copy has the same identity, so the place counts too; one place may have two names, as in a container.
+        let same_place = said(pool_dir::STAT_PATH) == pool.canonicalize().ok().map(|path| report::path(&path)).as_deref();
+        let pid = figures.server.get("pid").and_then(Value::as_u64);
+        let same_process = || pid.is_some() && pool_dir::owner(pool).map(u64::from) == pid;
+        if same_pool && (same_place || same_process()) { Ok(()) } else { Err(not_served(pool)) }
+    }
+}
+
+fn not_served(pool: &Path) -> Error {
+    let pool = report::path(pool);
+    coded(
+        NO_ANSWER,
+        format!("{pool}: no server runs on this pool; `towa serve --pool {pool}` starts one, `towa info` describes it"),
+    )
 }
 
 fn print(figures: &Figures, address: &Address) -> Result<()> {
@@ -101,7 +148,7 @@ fn print(figures: &Figures, address: &Address) -> Result<()> {
         let width = map.keys().map(String::len).max().unwrap_or(0);
         for (name, value) in map {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            lines.line(&format!("{name:<width$}"), value);
+            lines.line(&format!("{:<width$}", report::plain(name)), report::plain(&value));
         }
     };
     section(&format!("server {address}"), &figures.server);

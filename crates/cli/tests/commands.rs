@@ -6,8 +6,12 @@
 
 #[path = "commands/pool.rs"]
 mod pool;
+#[path = "commands/server.rs"]
+mod server;
 #[path = "commands/serving.rs"]
 mod serving;
+#[path = "commands/stats.rs"]
+mod stats;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -86,6 +90,7 @@ fn wrong_usage_exits_2_and_says_what_is_there() {
         &["serve", "--medium", "sim"],
         &["serve", "--volatile", "--pool", "x"],
         &["stats", "--watch", "0"],
+        &["crash-test", "epoch", "--images", "0"],
         &["completions", "tcsh"],
         &["bench", "moon"],
     ];

@@ -6,12 +6,16 @@
 //!                                        did, with everything that a barrier had acknowledged
 //! ```
 //!
-//! What must always hold, after every kill: no acknowledged-durable write is lost; no item is torn; nothing is older than one interval
-//! and one epoch; `towa verify` finds the pool sound; the items' count is exact. Kills hit start-up and recovery too.
+//! What must always hold, after every kill: no acknowledged-durable write is lost; no item is torn; nothing lost is older than an interval and
+//! the checkpoint that was cut short; `towa verify` finds the pool sound; the items' count is exact. Kills hit start-up and recovery too.
+//!
+//! One of the server's clients is pymemcache, where Python has it.
 //!
 //! TOWA_KILL_ROUNDS sets the number of rounds (200), TOWA_SEED repeats one (the moments repeat, the machine's timing does not). A soak
 //! is the same test with more rounds. A failure prints the seed and keeps the pool.
 
+#[path = "kill/age.rs"]
+mod age;
 #[path = "kill/client.rs"]
 mod client;
 #[path = "kill/history.rs"]
@@ -22,6 +26,8 @@ mod load;
 mod process;
 #[path = "kill/serve.rs"]
 mod serve;
+#[path = "kill/third_party.rs"]
+mod third_party;
 
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,12 @@
 //! How a container is found by name: the root's type tag says what it is, and one handle per name is shared by everybody.
 //!
 //! ```text
-//!   root name ──► block, rounded up to a line ──► header { tag, version, parameters ... }
+//!   root name, tag, size ──► block, rounded up to a line ──► header { parameters ... }
 //! ```
 
 use crate::segments::SEGMENT;
 use crate::store::line_aligned;
-use crate::{Error, Result};
+use crate::{Error, Result, bounds};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -54,6 +54,17 @@ pub(crate) unsafe fn open<H, S: Any + Send + Sync>(
         }
         open(NonNull::new(line_aligned(root.ptr.as_ptr()).cast::<H>()).expect("blocks are not at address 0"))
     })
+}
+
+/// The header under `name` if that is a container of `kind`; refused if it does not lie in the heap.
+pub(crate) fn header<H>(pool: &Pool, name: &str, kind: Kind) -> Result<Option<NonNull<H>>> {
+    let Some(root) = pool.root(name).filter(|root| root.type_tag == kind.tag()) else { return Ok(None) };
+    if root.size != size_of::<H>() as u64 {
+        return Err(Error::Damaged(format!("its root says that it has {} bytes", root.size)));
+    }
+    let at = line_aligned(root.ptr.as_ptr()).cast::<H>();
+    bounds::check(pool, at, 0, "its header")?;
+    Ok(NonNull::new(at))
 }
 
 /// One transaction, which reserves room for a segment and some small blocks.

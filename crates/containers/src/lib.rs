@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+mod bounds;
 mod error;
 mod handle;
 mod hash;
@@ -48,9 +49,11 @@ mod queue;
 mod segments;
 mod store;
 mod vector;
+mod verify;
 
 pub use error::{Error, Result};
 pub use hash::{Change, HashMap, HashMapOptions, Iter as HashMapIter, Session, TypedHashMap, View};
 pub use ordered::{OrderedKey, OrderedMap, OrderedView, Range, TypedOrderedMap};
 pub use queue::Queue;
 pub use vector::Vector;
+pub use verify::{Checked, check_all};

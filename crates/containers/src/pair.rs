@@ -41,6 +41,15 @@ impl Pair {
         }
     }
 
+    /// Bytes of key and value, as it says.
+    ///
+    /// # Safety
+    /// `at` is valid for reads.
+    pub(crate) unsafe fn len(at: *const Pair) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { u64::from((*at).key_len) + u64::from((*at).value_len) }
+    }
+
     /// # Safety
     /// `at` is a live pair, not changed during `'a`.
     #[inline]

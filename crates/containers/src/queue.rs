@@ -17,7 +17,7 @@
 
 use crate::handle::{self, Kind};
 use crate::store::put;
-use crate::{Error, Result};
+use crate::{Error, Result, bounds};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::fmt;
@@ -134,6 +134,14 @@ impl Queue {
         Ok(Self(unsafe { handle::open::<Header, Shared>(pool, name, KIND, init, open) }?))
     }
 
+    /// [`check`](Self::check) of what is under `name`, whatever is broken in it; `None` if that is no queue.
+    pub(crate) fn check_named(pool: &Pool, name: &str) -> Result<Option<u64>> {
+        match handle::header::<Header>(pool, name, KIND)? {
+            Some(_) => Self::open(pool, name)?.check().map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Its pool.
     pub fn pool(&self) -> &Pool {
         &self.0.pool
@@ -225,17 +233,23 @@ impl Queue {
     pub fn check(&self) -> Result<u64> {
         scope::check_write()?;
         let _both = (self.0.head.lock(), self.0.tail.lock());
-        let (base, len) = self.0.pool.heap_range();
+        let look = |node: *mut Node| {
+            bounds::check(&self.0.pool, node, 0, "a node")?;
+            // SAFETY: the node's head lies in the heap.
+            bounds::check(&self.0.pool, node, unsafe { (*node).len }, "a node's item")
+        };
         // SAFETY: both ends are held; each pointer is checked before it is followed.
         unsafe {
             let Header { head, tail } = &*self.0.header.as_ptr();
             let expected = tail.passed.wrapping_sub(head.passed);
             let (mut node, mut found) = (head.node, 0);
+            look(node)?;
             while node != tail.node {
                 node = (*node).next;
                 found += 1;
-                if !(base..base + len as usize).contains(&node.addr()) || found > expected {
-                    return Err(Error::Damaged(format!("node {found} of a queue of {expected} is at {node:p}")));
+                look(node)?;
+                if found > expected {
+                    return Err(Error::Damaged(format!("a queue of {expected} items goes on at {node:p}, or in a circle")));
                 }
             }
             if found != expected || !(*node).next.is_null() {

@@ -8,9 +8,9 @@
 //! holds the container's growth lock; readers reach only segments that were added before (the container's length says which).
 
 use crate::store::{line_aligned, put};
-use crate::{Error, Result};
+use crate::{Error, Result, bounds};
 use std::ptr::{self, NonNull};
-use towa_epoch::Tx;
+use towa_epoch::{Pool, Tx};
 
 /// Bytes in a segment.
 pub(crate) const SEGMENT: usize = 64 << 10;
@@ -41,6 +41,27 @@ impl Directory {
     pub(crate) unsafe fn segment(at: *const Directory, i: usize) -> *mut u8 {
         // SAFETY: the page of an added segment is there.
         unsafe { line_aligned((*(*at).top[i / FANOUT])[i % FANOUT]) }
+    }
+
+    /// Refuses a directory whose first `count` segments are not all in the heap.
+    ///
+    /// # Safety
+    /// `at` is valid for reads, and nobody changes it meanwhile.
+    pub(crate) unsafe fn check(pool: &Pool, at: *const Directory, count: u64) -> Result<()> {
+        if count > SEGMENTS_MAX as u64 {
+            return Err(Error::Damaged(format!("a directory of {count} segments, of {SEGMENTS_MAX} at most")));
+        }
+        for i in 0..count as usize {
+            // SAFETY: each page is looked at before its first entry is read.
+            unsafe {
+                let page = (*at).top[i / FANOUT];
+                if i.is_multiple_of(FANOUT) {
+                    bounds::check(pool, page, 0, "a page of segments")?;
+                }
+                bounds::check(pool, (*page)[i % FANOUT], SEGMENT as u64 + 63, &format!("segment {i}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds segment `i`, of unspecified content. All segments below `i` are there already.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_crash_test::epoch::{History, World, check_image};
+use towa_epoch::{Options, Pool};
 use towa_heap::superblock::{Door, Superblock};
 use towa_heap::{Error, Heap, OpenOptions, names, verify};
 use towa_media::sim::{EventKind, Explorer, Model, SimMedium};
@@ -167,6 +168,43 @@ fn truncated_files_are_refused() {
     }
 }
 
+/// Closed cleanly, the pool is what its image says.
+fn closed_pool(seed: u64) -> Files {
+    let medium = SimMedium::new(Model::File);
+    let world = World::run(medium.clone(), &mut SmallRng::seed_from_u64(seed), History::default()).expect("work without faults");
+    let options = Options { manual: true, ..Options::default() };
+    Pool::open_on(Arc::new(medium.clone()), &options).and_then(Pool::close).expect("a sound pool");
+    let durable = verify(&medium, Door::Epoch, &mut |_, _| ()).expect("a sound pool").epoch;
+    let regions = [names::SUPERBLOCK, names::IMAGE, names::LOG].map(|name| (name, content(&medium, name))).to_vec();
+    Files { regions, history: world.history, durable }
+}
+
+#[test]
+fn flips_in_roots_and_run_headers_are_refused_before_anything_is_written() {
+    let files = closed_pool(7);
+    let image = &files.regions[1].1;
+    // The used root slot, and of the headers of the first chunks every fifth byte.
+    let used = (0..128).chain(
+        (128 << 10..130 << 10).step_by(64).filter(|at| image[*at..at + 64] != [0; 64]).flat_map(|at| (at..at + 64).step_by(5)),
+    );
+    let used: Vec<usize> = used.collect();
+    assert!(used.len() > 128, "the pool has runs");
+    with_copies(&files, |copy| {
+        for &byte in &used {
+            let why = open_flipped(copy, &files, names::IMAGE, byte, byte as u32 % 8).unwrap_or_else(|| panic!("byte {byte}"));
+            assert!(why.contains("root slot 0") || why.contains("heap offset"), "{why}");
+        }
+    });
+}
+
+#[test]
+fn a_clean_pool_whose_log_is_gone_is_refused() {
+    let mut files = closed_pool(8);
+    files.regions[2].1.fill(0);
+    let why = open(&medium_of(&files.regions), &files).expect("refused");
+    assert!(why.contains("missing from the log"), "{why}");
+}
+
 fn with_superblock(files: &Files, change: impl Fn(&mut Superblock)) -> SimMedium {
     let mut regions = files.regions.clone();
     for slot in [0, 4096] {
@@ -197,6 +235,8 @@ fn newer_foreign_and_contradictory_pools_are_refused_by_name() {
         &|sb| sb.ring_len = 4096,
         &|sb| sb.commit_slots = 0,
         &|sb| sb.chunk_len = 3,
+        &|sb| (sb.chunk_len, sb.heap_len, sb.frontier) = (4096, 8192, 4096),
+        &|sb| sb.frontier += 4096,
         &|sb| sb.frontier = u64::MAX,
         &|sb| sb.applied_epoch += 1,
         &|sb| sb.tail += 64,

@@ -97,8 +97,9 @@ impl Checkpointer {
             engine.gate.close(&engine.clock, Reason::Checkpoint);
             wait_all(engine, |slot| !slot.announcement.is_busy());
         }
-        let epoch = engine.clock.advance();
+        // Before the epoch is over: what its state's age is counted from must not be younger than the state.
         let ended = Instant::now();
+        let epoch = engine.clock.advance();
         observe(Phase::Advanced);
         wait_all(engine, |slot| !slot.announcement.is_in(epoch));
         engine.counts.boundary_us_max.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
@@ -260,7 +261,9 @@ pub(crate) fn apply_pending(engine: &Engine, pause: &mut dyn FnMut()) -> Result<
     let Some(last) = commits.last() else {
         return Ok(());
     };
-    engine.heap.apply(&commits, pause)?;
+    // The paper's stop-the-world checkpoint does this with several threads, too.
+    let threads = if engine.mode == Mode::StopTheWorld { engine.persisters } else { 1 };
+    engine.heap.apply(&commits, threads, pause)?;
     engine.heap.cut(last)?;
     engine.pending.0.lock().drain(..commits.len());
     engine.pending.1.notify_all();

@@ -200,6 +200,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Fails if the pool was poisoned: nothing more becomes durable, and it stays at its last durable epoch until it is opened again.
+    /// Cheap enough to ask after every transaction ([`Tx::try_commit`](crate::Tx::try_commit) does).
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn check(&self) -> Result<()> {
+        self.engine().check()
+    }
+
     /// The epoch that new transactions join.
     pub fn epoch(&self) -> u64 {
         self.engine().clock.epoch()

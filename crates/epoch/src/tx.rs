@@ -257,7 +257,8 @@ impl<'t> Tx<'t> {
             self.thread.undo.borrow_mut().roots = true;
         }
         let mark = |address: usize, len: usize| self.mark(without_provenance(address), len);
-        heap.roots().set(self.epoch(), name, root, mark).map_err(Error::Usage)
+        // SAFETY: in a transaction of that epoch; the rest is this function's own condition.
+        unsafe { heap.roots().set(self.epoch(), name, root, mark) }.map_err(Error::Usage)
     }
 
     /// Ends the transaction; it will be durable with its epoch, which is returned.
@@ -314,8 +315,10 @@ impl<'t> Tx<'t> {
             unsafe { address.cast::<[u8; LINE]>().write(*bytes) };
         }
         engine.heap.allocator().rollback(cache, self);
-        if undo.roots {
-            engine.heap.roots().reload(|a| engine.heap.contains(a));
+        if undo.roots
+            && let Err(why) = engine.heap.roots().reload(|a| engine.heap.contains(a))
+        {
+            engine.poison(why);
         }
     }
 }

@@ -1,22 +1,30 @@
 //! Creating pools: what a new one is like, and the order in which its files come into being.
 //!
+//! ```text
+//!   superblock.new ──durable──► image, log ──durable──► rename to superblock ──durable──► a pool
+//!   (says: ours)
+//! ```
+//!
 //! What must always hold: the superblock gets its name last, after everything it refers to is durable, so stopping before leaves no
-//! pool; what cannot be is refused before a file exists.
+//! pool; nothing is removed that an interrupted creation did not leave; what cannot be is refused before a file exists.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytemuck::Zeroable;
-use towa_media::{Allocation, Mapping, Medium};
+use towa_media::{Access, Allocation, Mapping, Medium};
 
 use crate::alloc::CHUNK;
 use crate::heap::Heap;
-use crate::log::Log;
-use crate::superblock::{self, Door, Superblock};
+use crate::log::{Log, RING_MIN};
+use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
+use crate::working::Working;
 use crate::{Error, Result, names, roots};
 
 /// Commit slots of a new pool.
 const COMMIT_SLOTS: u32 = 256;
+/// Where the addresses of programs end on x86-64 with four levels of page tables.
+const ADDRESS_END: u64 = 1 << 47;
 
 /// What a new pool is like.
 #[derive(Clone, Debug)]
@@ -32,9 +40,8 @@ pub struct CreateOptions {
 }
 
 impl Heap {
-    /// Creates a pool on `medium`. A pool that is there already is an error; what an interrupted creation left is removed.
-    ///
-    /// The superblock gets its name last, after everything it refers to is durable: stopping before leaves no pool.
+    /// Creates a pool on `medium`. A pool that is there already is an error, and so are files of its names that no interrupted creation
+    /// left; what one left is removed. Creation that fails leaves nothing.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Heap> {
         Self::create_with_log(medium, options, COMMIT_SLOTS, 0)
     }
@@ -43,30 +50,31 @@ impl Heap {
     /// the ring's end it soon wraps, and so do few slots. For crash tests.
     #[doc(hidden)]
     pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
-        let pool = medium.location();
+        let sb = Superblock { commit_slots, tail, ..new_superblock(options)? };
         let lock = medium.lock()?;
         if medium.exists(names::SUPERBLOCK)? {
-            return Err(Error::Exists { pool });
+            return Err(Error::Exists { pool: medium.location() });
         }
-        let mut sb = Superblock { commit_slots, tail, ..new_superblock(options)? };
-        let result = write_new_pool(&*medium, &mut sb);
-        if let Err(e) = result {
-            for name in [names::IMAGE, names::LOG, names::SUPERBLOCK_NEW, names::SUPERBLOCK] {
-                let _ = medium.remove(name);
-            }
-            return Err(e);
+        let left = leftovers(&*medium)?;
+        // The likeliest thing to be refused: ask for it before there are files.
+        let working = Working::fresh(&sb)?;
+        if !left.is_empty() {
+            remove(&*medium)?;
         }
-        Self::start(medium, lock, sb, false, true)
+        let start = |sb| Self::start(Arc::clone(&medium), lock, sb, false, Some(working));
+        write_new_pool(&*medium, sb).and_then(start).inspect_err(|_| {
+            let _ = remove(&*medium);
+        })
     }
 }
 
 pub(crate) fn check_heap_len(heap_len: u64) -> Result<u64> {
-    let len = heap_len.next_multiple_of(CHUNK);
-    if !(2 * CHUNK..=1 << 40).contains(&len) {
+    // Looked at before it is rounded up, which overflows near the greatest of numbers.
+    if !(CHUNK + 1..=HEAP_MAX).contains(&heap_len) {
         let what = format!("heap length {heap_len} is not between {} bytes and 1 TiB", 2 * CHUNK);
         return Err(Error::Options { what });
     }
-    Ok(len)
+    Ok(heap_len.next_multiple_of(CHUNK))
 }
 
 /// Bytes of redo log that a new pool gets where none are asked for: a quarter of the heap, between 16 and 512 MiB.
@@ -76,15 +84,17 @@ pub fn default_log_len(heap_len: u64) -> u64 {
 
 fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     let heap_len = check_heap_len(options.heap_len)?;
-    let ring_len = options.log_len.unwrap_or_else(|| default_log_len(heap_len)).next_multiple_of(4096);
-    if ring_len < crate::log::RING_MIN {
-        let what = format!("log length {ring_len} is too small; at least {}", crate::log::RING_MIN);
+    let log_len = options.log_len.unwrap_or_else(|| default_log_len(heap_len));
+    if !(RING_MIN..=RING_MAX).contains(&log_len) {
+        let what = format!("log length {log_len} is not between {RING_MIN} bytes and 1 TiB");
         return Err(Error::Options { what });
     }
+    let ring_len = log_len.next_multiple_of(4096);
     let uuid = uuid::Uuid::new_v4();
     let base = options.base.map_or_else(|| pick_base(uuid.as_u128(), heap_len), |b| b as u64);
-    if base == 0 || !base.is_multiple_of(2 << 20) {
-        let what = format!("base address {base:#x} is not a multiple of 2 MiB above 0");
+    if base == 0 || !base.is_multiple_of(2 << 20) || base.checked_add(heap_len).is_none_or(|end| end > ADDRESS_END) {
+        let what =
+            format!("base address {base:#x}: not a multiple of 2 MiB above 0, or the heap would not end below {ADDRESS_END:#x}");
         return Err(Error::Options { what });
     }
     Ok(Superblock {
@@ -98,7 +108,7 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
         commit_slots: COMMIT_SLOTS,
         chunk_len: CHUNK as u32,
         clean: 1,
-        anchor: crate::checksum::checksum(0, uuid.as_bytes()),
+        anchor: crate::recovery::first_anchor(uuid.as_bytes()),
         frontier: CHUNK,
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         ..Superblock::zeroed()
@@ -115,21 +125,130 @@ fn pick_base(uuid: u128, heap_len: u64) -> u64 {
     (0..64).map(slot).find(is_free).unwrap_or_else(|| slot(0))
 }
 
-fn write_new_pool(medium: &dyn Medium, sb: &mut Superblock) -> Result<()> {
-    for name in [names::IMAGE, names::LOG, names::SUPERBLOCK_NEW] {
-        if medium.exists(name)? {
-            medium.remove(name)?;
-        }
-    }
+/// Writes the pool's files. Stopping after each step is safe:
+/// 1. `superblock.new`, whole and durable, its name too: no pool, and the mark that what follows is ours to remove;
+/// 2. `image` and `log`, durable, their names too: the same;
+/// 3. the name `superblock`: a pool. Before this rename is durable there is no pool, or there is.
+fn write_new_pool(medium: &dyn Medium, mut sb: Superblock) -> Result<Superblock> {
+    let region = medium.create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
+    superblock::update(&*region, &mut sb)?;
+    medium.sync_names()?;
     let image = medium.create(names::IMAGE, sb.heap_len, Allocation::Sparse)?;
     image.reserve(0, roots::TABLE_LEN)?;
     image.fence()?;
     let log = medium.create(names::LOG, Log::file_len(sb.ring_len, sb.commit_slots), Allocation::Full)?;
     log.fence()?;
-    let region = medium.create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
-    superblock::update(&*region, sb)?;
     medium.sync_names()?;
     medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK)?;
     medium.sync_names()?;
+    Ok(sb)
+}
+
+/// Removes what [`write_new_pool`] wrote, in the opposite order: the mark goes last, when the names before it are durably gone, so
+/// that stopping anywhere leaves nothing, or what can be removed again.
+fn remove(medium: &dyn Medium) -> Result<()> {
+    if medium.exists(names::SUPERBLOCK)? {
+        medium.rename(names::SUPERBLOCK, names::SUPERBLOCK_NEW)?;
+        medium.sync_names()?;
+    }
+    for name in [names::IMAGE, names::LOG] {
+        if medium.exists(name)? {
+            medium.remove(name)?;
+        }
+    }
+    medium.sync_names()?;
+    if medium.exists(names::SUPERBLOCK_NEW)? {
+        medium.remove(names::SUPERBLOCK_NEW)?;
+        medium.sync_names()?;
+    }
     Ok(())
+}
+
+/// The files that an interrupted creation left, where there is no superblock. Files of a pool's names that it cannot have left are an
+/// error: a pool that lost its superblock, or somebody's own.
+pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
+    let mut there = Vec::new();
+    for name in [names::IMAGE, names::LOG] {
+        if medium.exists(name)? {
+            there.push(name);
+        }
+    }
+    if medium.exists(names::SUPERBLOCK_NEW)? {
+        let ours = match marked(medium)? {
+            Mark::Whole => is_blank(medium, names::IMAGE, roots::TABLE_LEN)? && is_blank(medium, names::LOG, u64::MAX)?,
+            // Nothing else is made before it is durable.
+            Mark::Torn => there.is_empty(),
+            Mark::Foreign => false,
+        };
+        if ours {
+            there.push(names::SUPERBLOCK_NEW);
+            return Ok(there);
+        }
+        let why =
+            format!("`{}` is there, and is not what an interrupted creation leaves; move it away first", names::SUPERBLOCK_NEW);
+        return Err(Error::Foreign { pool: medium.location(), why });
+    }
+    match there[..] {
+        [] => Ok(there),
+        [only] => {
+            let why = format!("`{only}` is there, without a superblock; choose another directory, or move it away");
+            Err(Error::Foreign { pool: medium.location(), why })
+        }
+        _ => {
+            let what = "file `superblock` is missing beside `image` and `log`: put back the pool's own, no other fits; \
+                        if these are no pool's files, choose another directory";
+            Err(Error::Damaged { pool: medium.location(), what: what.into() })
+        }
+    }
+}
+
+enum Mark {
+    Whole,
+    Torn,
+    Foreign,
+}
+
+/// What `superblock.new` is.
+fn marked(medium: &dyn Medium) -> Result<Mark> {
+    let region = match medium.open(names::SUPERBLOCK_NEW, Access::ReadOnly) {
+        Ok(region) if region.len() <= superblock::LEN => region,
+        Ok(_) | Err(towa_media::Error::NotRegular { .. }) => return Ok(Mark::Foreign),
+        Err(e) => return Err(e.into()),
+    };
+    let mut bytes = vec![0; region.len() as usize];
+    region.read(0, &mut bytes)?;
+    bytes.resize(superblock::LEN as usize, 0);
+    // Creation writes the second slot, and the first as well if it gets as far as opening the pool and fails there.
+    let (mut whole, mut ours) = (false, true);
+    for slot in bytes.chunks_exact(superblock::SLOT as usize) {
+        let (record, rest) = slot.split_at(size_of::<Superblock>());
+        let record: Superblock = bytemuck::pod_read_unaligned(record);
+        whole |= record.is_whole();
+        ours &= matches!(record.magic, superblock::MAGIC | [0, 0, 0, 0, 0, 0, 0, 0]) && rest.iter().all(|b| *b == 0);
+    }
+    Ok(match (ours, whole) {
+        (true, true) => Mark::Whole,
+        (true, false) => Mark::Torn,
+        (false, _) => Mark::Foreign,
+    })
+}
+
+/// Whether the first `upto` bytes of region `name` are zero, or it is not there.
+fn is_blank(medium: &dyn Medium, name: &str, upto: u64) -> Result<bool> {
+    let region = match medium.open(name, Access::ReadOnly) {
+        Ok(region) => region,
+        Err(towa_media::Error::NotFound { .. }) => return Ok(true),
+        Err(towa_media::Error::NotRegular { .. }) => return Ok(false),
+        Err(e) => return Err(e.into()),
+    };
+    let mut buffer = vec![0; 1 << 20];
+    let end = upto.min(region.len());
+    for off in (0..end).step_by(buffer.len()) {
+        let bytes = &mut buffer[..(end - off).min(1 << 20) as usize];
+        region.read(off, bytes)?;
+        if bytes.iter().any(|b| *b != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

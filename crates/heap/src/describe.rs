@@ -3,11 +3,11 @@
 //! What must always hold: nothing is locked, created or written. The owner may write meanwhile; what was torn by that is read
 //! again, and one of the two superblock slots is always whole.
 
-use towa_media::{Access, Medium, Region};
+use towa_media::{Access, Medium};
 
-use crate::log::commit;
-use crate::superblock::{Door, Superblock, find_superblock};
-use crate::{Error, Result, names};
+use crate::log::commit::{self, Commit};
+use crate::superblock::{Door, Superblock, find_superblock, open_files};
+use crate::{Error, Result};
 
 /// Times to read a superblock that looks damaged before it is called so.
 const TRIES: usize = 5;
@@ -17,6 +17,9 @@ const TRIES: usize = 5;
 pub struct Description {
     /// Which door; `None` if it is one that this program does not know.
     pub door: Option<Door>,
+    /// The same as stored.
+    #[serde(skip)]
+    pub(crate) door_number: u32,
     /// Version of its format.
     pub version: u32,
     /// Identity.
@@ -45,18 +48,22 @@ pub struct Description {
     pub frontier: u64,
 }
 
-/// Describes the pool on `medium`. Does not check more than the superblock: that is [`verify`](crate::verify)'s work.
+/// Describes the pool on `medium`. Does not check more than the superblock and that the other files are there, as long as it says:
+/// the rest is [`verify`](crate::verify)'s work.
 pub fn describe(medium: &dyn Medium) -> Result<Description> {
     let mut tries = 1;
     let sb = loop {
-        match find_superblock(medium, Access::ReadOnly) {
+        match find_superblock(medium) {
             Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
             other => break other?,
         }
     };
-    let newest = newest_commit(medium, &sb);
+    let door = Door::from_number(sb.door);
+    // What a door that is not known here keeps in which files is not known either.
+    let newest = if door.is_some() { newest_commit(medium, &sb)? } else { None };
     Ok(Description {
-        door: Door::from_number(sb.door),
+        door,
+        door_number: sb.door,
         version: sb.version,
         uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
         created_unix_s: sb.created_unix_s,
@@ -73,14 +80,10 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
     })
 }
 
-/// The newest commit record, if the log can be read at all.
-fn newest_commit(medium: &dyn Medium, sb: &Superblock) -> Option<commit::Commit> {
-    let log = medium.open(names::LOG, Access::ReadOnly).ok()?;
-    if sb.commit_slots > 1 << 20 || log.is_empty() {
-        return None;
-    }
-    let region: &dyn Region = &*log;
-    commit::read_all("", region, sb.commit_slots, &sb.uuid).ok()?.pop()
+/// The newest commit record, if there is one that can be read.
+fn newest_commit(medium: &dyn Medium, sb: &Superblock) -> Result<Option<Commit>> {
+    let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
+    Ok(commit::read_all("", &*log, sb.commit_slots, &sb.uuid).ok().and_then(|mut all| all.pop()))
 }
 
 #[cfg(test)]

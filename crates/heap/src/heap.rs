@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use towa_media::{Durability, LINE, Mapping, Medium, Region};
+use towa_media::{Mapping, Medium, Region};
 
 use crate::Result;
 use crate::alloc::Allocator;
-use crate::image::{BATCH_LEN, Batch, ImageSpace};
+use crate::image::{self, ImageSpace};
 use crate::log::Log;
 use crate::log::commit::Commit;
 use crate::recovery::Recovery;
@@ -39,7 +39,7 @@ pub(crate) struct Store {
     /// Commits recovered at open that are still live: on sync media, until the image is next synced.
     pub(crate) recovered: Vec<Commit>,
     pub(crate) space: Arc<ImageSpace>,
-    pub(crate) _lock: Box<dyn Send + Sync>,
+    pub(crate) _lock: (Box<dyn Send + Sync>, Box<dyn Send + Sync>),
 }
 
 impl std::fmt::Debug for Store {
@@ -137,43 +137,16 @@ impl Heap {
 
     /// Copies the lines of committed epochs, oldest first, into the image (not durable before [`cut`](Self::cut)).
     ///
-    /// On sync media many epochs are applied together, so each line is written once, the newest, with its neighbours in one write.
-    /// `pause` is called now and then between writes: a caller who would spread the work may sleep there.
-    pub fn apply(&self, commits: &[Commit], pause: &mut dyn FnMut()) -> Result<()> {
-        const LINES_BETWEEN_PAUSES: usize = 1024;
+    /// On line media `threads` threads share the work. On sync media, where the device is the limit, one thread applies many epochs
+    /// together, so each line is written once, the newest, with its neighbours in one write. `pause` is called now and then on the
+    /// calling thread: a caller who would spread the work may sleep there.
+    pub fn apply(&self, commits: &[Commit], threads: usize, pause: &mut dyn FnMut()) -> Result<()> {
         let store = self.store();
-        match store.medium.durability() {
-            Durability::Line => {
-                let mut written = 0;
-                commits.iter().try_for_each(|commit| {
-                    store.log.replay_own(commit, &mut |first, bytes| {
-                        written += bytes.len() / LINE;
-                        if written > LINES_BETWEEN_PAUSES {
-                            written = 0;
-                            pause();
-                        }
-                        Ok(store.image.stream(first * LINE as u64, bytes)?)
-                    })
-                })
-            }
-            Durability::Sync => {
-                let mut batch = Batch::default();
-                for commit in commits {
-                    store.log.replay_own(commit, &mut |first, bytes| {
-                        batch.add(first, bytes);
-                        Ok(())
-                    })?;
-                    if batch.data.len() > BATCH_LEN {
-                        batch.write(&*store.image)?;
-                    }
-                }
-                batch.write(&*store.image)
-            }
-        }
+        image::apply(&*store.image, &store.log, store.medium.durability(), commits, threads, pause)
     }
 
     /// Makes the image durable, says so in the superblock, and frees the log up to and including `commit`'s epoch. All epochs up to
-    /// it were [`apply`](Self::apply)ed by this thread.
+    /// it were [`apply`](Self::apply)ed, and this thread called for it.
     ///
     /// Stopping before the superblock's fence: the log is still live and replays over the image. After it: the image is complete.
     pub fn cut(&self, commit: &Commit) -> Result<()> {

@@ -29,6 +29,7 @@ mod heap;
 mod image;
 pub mod log;
 mod open;
+mod overlay;
 mod recovery;
 mod roots;
 pub mod superblock;

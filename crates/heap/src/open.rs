@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use towa_media::{Access, Durability, Mapping, Medium, Region};
+use towa_media::{Access, Durability, Kind, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::check_heap_len;
 use crate::heap::{Heap, Store, in_heap};
 use crate::image::ImageSpace;
 use crate::log::{Identity, Log};
+use crate::overlay::Overlay;
 use crate::recovery::{self, Chain, Recovery};
 use crate::roots::RootTable;
 use crate::superblock::{self, Door, Superblock, read_superblock};
@@ -31,13 +32,12 @@ pub struct OpenOptions {
 impl Heap {
     /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
     pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
-        // Taking the lock leaves a file behind: not in a directory that is no pool of ours.
-        if let Err(e @ (Error::Missing { .. } | Error::Foreign { .. } | Error::Newer { .. })) = crate::describe(&*medium) {
-            return Err(e);
-        }
+        // Before the lock, which not every file system grants without a trace.
+        let description = crate::describe(&*medium)?;
+        superblock::check_door(&*medium, description.door_number, options.door)?;
         let lock = medium.lock()?;
-        let sb = read_superblock(&*medium, options.door, Access::ReadWrite)?;
-        Self::start(medium, lock, sb, options.eager, false)
+        let sb = read_superblock(&*medium, options.door)?;
+        Self::start(medium, lock, sb, options.eager, None)
     }
 
     /// A heap that keeps nothing.
@@ -47,44 +47,53 @@ impl Heap {
         Self::assemble(working, len, Recovery::default(), CHUNK, None, "volatile heap".into())
     }
 
+    /// Recovers the pool and puts the heap together. `fresh`: the working copy of a pool that was created just now.
     pub(crate) fn start(
         medium: Arc<dyn Medium>,
         lock: Box<dyn Send + Sync>,
         mut sb: Superblock,
         eager: bool,
-        fresh: bool,
+        fresh: Option<Working>,
     ) -> Result<Heap> {
-        let superblock_region = medium.open(names::SUPERBLOCK, Access::ReadWrite)?;
-        let image = medium.open(names::IMAGE, Access::ReadWrite)?;
-        let log_region = medium.open(names::LOG, Access::ReadWrite)?;
-        if image.len() != sb.heap_len {
-            let what = format!("file `image` has {} bytes, not {}", image.len(), sb.heap_len);
-            return Err(Error::Damaged { pool: medium.location(), what });
-        }
         let began = Instant::now();
+        let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
+        let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
         let reader = open_log(&*medium, &log_region, &sb, 0, sb.tail);
-        let chain = recovery::find_chain(&*medium, &*log_region, &reader, &sb)?;
-        let (_, chain_end, head, frontier) = chain.end(&sb);
+        let mut chain = recovery::find_chain(&*medium, &*log_region, &reader, &sb, alloc::headers_end(sb.heap_len, CHUNK))?;
+        let (epoch, chain_end, head, frontier) = chain.end(&sb);
+        let checked = std::mem::replace(&mut chain.lines, Overlay::new(0)).check(&*image, &sb, frontier);
+        checked.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
         // The address is the likeliest thing to be refused: ask for it before anything is written.
-        let lazy = !fresh && !eager && image.file().is_some();
-        let working = Working::map(&*image, &sb, if lazy { frontier } else { 0 })?;
+        let is_fresh = fresh.is_some();
+        let lazy = !is_fresh && !eager && image.file().is_some();
+        let working = match fresh {
+            Some(working) => working,
+            None if lazy => Working::lazy(&*image, &sb, frontier)?,
+            None => Working::fresh(&sb)?,
+        };
+        // Nothing is left that could be refused: from here on it is written.
+        let sign = medium.sign();
         // A process that was killed may have left names and a superblock that are not durable, though this process sees them. Going on
         // from them it would overwrite the older superblock: first they must be what a power cut leaves.
         medium.sync_names()?;
         superblock_region.write_back(0, superblock::LEN);
         superblock_region.fence()?;
+        if sb.clean == 0 || medium.kind() == Kind::Dax {
+            // What was provided beneath the frontier and never written may be gone with the power.
+            image.reserve(0, frontier)?;
+        }
         let lines = recovery::replay(&*log_region, &reader, &*image, &chain, &sb)?;
         let was_clean = sb.clean == 1;
         open_generation(&*medium, &*image, &*superblock_region, &chain, &mut sb)?;
         let recovery = Recovery {
-            epoch: chain.end(&sb).0,
+            epoch,
             epochs_replayed: chain.commits.len() as u64,
             lines_replayed: lines,
             dropped_incomplete: chain.dropped_incomplete,
             clean: was_clean,
             elapsed: began.elapsed(),
         };
-        if !fresh && !lazy {
+        if !is_fresh && !lazy {
             load(&*image, &working, frontier)?;
         }
         let log = open_log(&*medium, &log_region, &sb, sb.generation, head);
@@ -93,7 +102,8 @@ impl Heap {
         let superblock = Mutex::new(sb);
         let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
         let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
-        let store = Store { medium, image, log, superblock_region, superblock, chain_end, recovered, space, _lock: lock };
+        let _lock = (lock, sign);
+        let store = Store { medium, image, log, superblock_region, superblock, chain_end, recovered, space, _lock };
         Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
     }
 

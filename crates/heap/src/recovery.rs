@@ -1,9 +1,11 @@
 //! Recovery: finding the newest committed epoch and bringing the image up to it.
 //!
-//! 1. Read the superblock and all commit records; follow the chain from the superblock's anchor. The chain must be gapless: a
-//!    valid record beyond its end means that something before it was damaged, and the pool is refused.
-//! 2. Check every frame of every live epoch, before a single byte is written. On sync media the newest epoch may have a record
-//!    without all of its frames (one `fdatasync` covers both): it was never acknowledged, and is dropped whole.
+//! 1. Read the superblock and all commit records; follow the chain from the superblock's anchor, whose own record must still be in its
+//!    slot. The chain must be gapless: a valid record beyond its end means that something before it was damaged, and the pool is
+//!    refused.
+//! 2. Check every frame of every live epoch, and the roots and run headers as these epochs leave them, before a single byte is
+//!    written. On sync media the newest epoch may have a record without all of its frames (one `fdatasync` covers both): it was
+//!    never acknowledged, and is dropped whole.
 //! 3. Make durable what was read: after a crash of the process alone, the superblock, its name, and commit records may still be in the
 //!    CPU's or the kernel's cache. The image must never get ahead of a durable log, and the next superblock takes the place of the one
 //!    before this.
@@ -14,8 +16,10 @@ use std::time::Duration;
 
 use towa_media::{Durability, LINE, Medium, Region};
 
+use crate::checksum::checksum;
 use crate::log::commit::{self, Commit};
 use crate::log::{COMMIT_SLOT, Fault, Log};
+use crate::overlay::Overlay;
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 
@@ -41,6 +45,8 @@ pub struct Recovery {
 pub(crate) struct Chain {
     pub commits: Vec<Commit>,
     pub dropped_incomplete: bool,
+    /// What these epochs wrote into the first `keep` bytes of the heap.
+    pub lines: Overlay,
 }
 
 impl Chain {
@@ -57,14 +63,11 @@ impl Chain {
     }
 }
 
-/// Steps 1 and 2: reads and checks everything, writes nothing.
-pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log, sb: &Superblock) -> Result<Chain> {
+/// Steps 1 and 2, but for the roots and headers: reads and checks, writes nothing. The lines of the first `keep` bytes are kept.
+pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log, sb: &Superblock, keep: u64) -> Result<Chain> {
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
-    let wanted = Log::file_len(sb.ring_len, sb.commit_slots);
-    if log_region.len() != wanted {
-        return Err(damaged(format!("file `log` has {} bytes, not {wanted}", log_region.len())));
-    }
     let all = commit::read_all(&medium.location(), log_region, sb.commit_slots, &sb.uuid)?;
+    check_anchor(&all, sb).map_err(damaged)?;
     let mut commits: Vec<Commit> = all.into_iter().filter(|c| c.epoch > sb.applied_epoch).collect();
     let (mut epoch, mut prev, mut position) = (sb.applied_epoch, sb.anchor, sb.tail);
     let mut generation = 0;
@@ -89,17 +92,20 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
     }
     let lines = sb.heap_len / LINE as u64;
     let mut dropped_incomplete = false;
+    let mut kept = Overlay::new(keep);
     for i in 0..commits.len() {
+        let mut its_lines = Overlay::new(keep);
         let checked = log.try_replay(&commits[i], &mut |first, bytes| {
             let end = first + (bytes.len() / LINE) as u64;
             if end <= lines {
+                its_lines.add(first, bytes);
                 Ok(())
             } else {
                 Err(damaged(format!("redo log of epoch {}: a line lies outside the heap", commits[i].epoch)))
             }
         });
         match checked {
-            Ok(()) => {}
+            Ok(()) => kept.append(its_lines),
             Err(Fault::Incomplete(_)) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
                 dropped_incomplete = true;
             }
@@ -110,7 +116,32 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
     if dropped_incomplete {
         commits.pop();
     }
-    Ok(Chain { commits, dropped_incomplete })
+    Ok(Chain { commits, dropped_incomplete, lines: kept })
+}
+
+/// The commit record of `applied_epoch` must still be in its slot, as the superblock knows it: without this, a log that lost its
+/// newest records would look like one that is empty beyond that epoch.
+///
+/// No crash makes it untrue. The superblock names epoch e only after e's record was fenced (`EpochWriter::commit`, or step 3 below).
+/// The slot's next user is epoch e + slots; it is written only while at most slots - 2 epochs are live (the caller of `EpochWriter`
+/// sees to it), so only after a later epoch was named, and [`cut`](crate::Heap::cut) frees live epochs only after the superblock that
+/// says so was fenced. Until then the older superblock may come back, and nothing it needs was overwritten.
+fn check_anchor(all: &[Commit], sb: &Superblock) -> std::result::Result<(), String> {
+    let epoch = sb.applied_epoch;
+    if epoch == 0 {
+        let fresh = sb.anchor == first_anchor(&sb.uuid) && sb.tail == 0;
+        return if fresh { Ok(()) } else { Err("superblock fields contradict each other".into()) };
+    }
+    match all.iter().find(|c| c.epoch == epoch) {
+        Some(c) if (c.checksum, c.end, c.frontier) == (sb.anchor, sb.tail, sb.frontier) => Ok(()),
+        Some(_) => Err(format!("the commit record of epoch {epoch} is not the one that the superblock knows")),
+        None => Err(format!("the commit record of epoch {epoch}, up to which the image goes, is missing from the log")),
+    }
+}
+
+/// What stands for the checksum of a commit record before the first epoch.
+pub(crate) fn first_anchor(uuid: &[u8; 16]) -> u64 {
+    checksum(0, uuid)
 }
 
 /// Steps 3 and 4. Gives the number of lines replayed.

@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!   offset 0 of the heap:  | 1024 slots of 128 bytes |      two lines a slot, so that no two roots share a line
-//!   slot: | name length u8 | name, 40 bytes | pad | type tag u64 | size u64 | pointer u64 (0: free) | ... |
+//!   slot: | name length u8 | name, 40 bytes | pad | type tag u64 | size u64 | pointer u64 | ... | checksum u64 |
 //! ```
 //!
 //! Slots are ordinary heap bytes: changing one is marked and becomes durable with its epoch. The directory of names is kept in
 //! DRAM and read from the slots at open.
+//!
+//! What must always hold: a slot is all zero, and free, or its checksum is right, as that of this slot and no other.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
 use bytemuck::{Pod, Zeroable};
 use parking_lot::Mutex;
+
+use crate::checksum::checksum;
 
 /// Longest root name in bytes.
 pub const ROOT_NAME_MAX: usize = 40;
@@ -46,10 +50,18 @@ struct Slot {
     type_tag: u64,
     size: u64,
     ptr: u64,
-    reserved: [u64; 7],
+    reserved: [u64; 6],
+    /// Of all bytes before, seeded with the slot's number.
+    checksum: u64,
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT);
+
+impl Slot {
+    fn sum(&self, i: usize) -> u64 {
+        checksum(i as u64, &bytemuck::bytes_of(self)[..SLOT - 8])
+    }
+}
 
 /// The directory of a heap's roots.
 #[derive(Debug)]
@@ -58,14 +70,17 @@ pub struct RootTable {
     directory: Mutex<Directory>,
 }
 
-// SAFETY: slots are read at `new` and written under the directory's lock by transactions that hold their lines.
+// SAFETY: slots are read at `new`, and read and written under the directory's lock, by transactions that hold their lines.
 unsafe impl Send for RootTable {}
 // SAFETY: as above.
 unsafe impl Sync for RootTable {}
 
+/// By name: the slot, and what it says.
+type Roots = HashMap<String, (usize, Root)>;
+
 #[derive(Debug, Default)]
 struct Directory {
-    roots: HashMap<String, (usize, Root)>,
+    roots: Roots,
     /// Per slot: the epoch that last wrote it. An older transaction must not write its lines.
     written: Vec<u64>,
 }
@@ -76,24 +91,17 @@ impl RootTable {
     /// # Safety
     /// `base..base + TABLE_LEN` is the start of a heap, mapped for as long as the table lives; `in_heap` tells addresses of it.
     pub(crate) unsafe fn new(base: NonNull<u8>, in_heap: impl Fn(u64) -> bool) -> Result<RootTable, String> {
-        let mut directory = Directory { roots: HashMap::new(), written: vec![0; SLOTS] };
-        for i in 0..SLOTS {
-            // SAFETY: within the table, which the caller vouches for; any bytes are a Slot.
-            let slot = unsafe { base.as_ptr().add(i * SLOT).cast::<Slot>().read_unaligned() };
-            if let Some((name, root)) = decode(&slot, i, &in_heap)? {
-                directory.roots.insert(name, (i, root));
-            }
-        }
-        Ok(RootTable { base, directory: Mutex::new(directory) })
+        // SAFETY: the table, which the caller vouches for; nobody else knows it yet.
+        let roots = unsafe { read_slots(base, in_heap) }?;
+        Ok(RootTable { base, directory: Mutex::new(Directory { roots, written: vec![0; SLOTS] }) })
     }
 
-    /// Checks the table in `bytes` (its first [`TABLE_LEN`]); gives the names.
+    /// Checks the table in `bytes` (its first [`TABLE_LEN`]); gives the names, in the order of their slots.
     pub(crate) fn check(bytes: &[u8], in_heap: impl Fn(u64) -> bool) -> Result<Vec<String>, String> {
-        let mut names = Vec::new();
-        for (i, slot) in bytes.chunks_exact(SLOT).take(SLOTS).enumerate() {
-            names.extend(decode(&bytemuck::pod_read_unaligned(slot), i, &in_heap)?.map(|(name, _)| name));
-        }
-        Ok(names)
+        let slots = bytes.chunks_exact(SLOT).take(SLOTS).map(bytemuck::pod_read_unaligned);
+        let mut found: Vec<_> = decode_all(slots, in_heap)?.into_iter().map(|(name, (slot, _))| (slot, name)).collect();
+        found.sort();
+        Ok(found.into_iter().map(|(_, name)| name).collect())
     }
 
     /// The root of this name.
@@ -109,7 +117,11 @@ impl RootTable {
     }
 
     /// Sets or removes root `name` in a transaction of `epoch`; `mark` is called before each write with address and length.
-    pub fn set(&self, epoch: u64, name: &str, root: Option<Root>, mark: impl Fn(usize, usize)) -> Result<(), String> {
+    ///
+    /// # Safety
+    /// The caller is in a transaction of `epoch`. Whoever reads the root later believes it: an object of its type and size lies there,
+    /// in this heap, for as long as the root names it.
+    pub unsafe fn set(&self, epoch: u64, name: &str, root: Option<Root>, mark: impl Fn(usize, usize)) -> Result<(), String> {
         if name.is_empty() || name.len() > ROOT_NAME_MAX {
             return Err(format!("root name {name:?} has {} bytes; names have 1 to {ROOT_NAME_MAX}", name.len()));
         }
@@ -126,6 +138,7 @@ impl RootTable {
             slot.name_len = name.len() as u8;
             slot.name[..name.len()].copy_from_slice(name.as_bytes());
             (slot.type_tag, slot.size, slot.ptr) = (r.type_tag, r.size, r.ptr.as_ptr() as u64);
+            slot.checksum = slot.sum(i);
         }
         let at = self.base.as_ptr().wrapping_add(i * SLOT);
         mark(at as usize, SLOT);
@@ -139,12 +152,14 @@ impl RootTable {
         Ok(())
     }
 
-    /// Reads the directory again from the slots, after a transaction that changed it was rolled back.
-    pub fn reload(&self, in_heap: impl Fn(u64) -> bool) {
-        // SAFETY: the table of this heap, as in `new`.
-        if let Ok(fresh) = unsafe { RootTable::new(self.base, in_heap) } {
-            self.directory.lock().roots = fresh.directory.into_inner().roots;
-        }
+    /// Reads the directory again from the slots, after a transaction that changed it was rolled back. A slot that cannot be is an error
+    /// that says so: somebody overwrote it.
+    pub fn reload(&self, in_heap: impl Fn(u64) -> bool) -> Result<(), String> {
+        // Locked before the first slot is read: a root that another thread sets meanwhile would be forgotten.
+        let mut directory = self.directory.lock();
+        // SAFETY: the table of this heap, as in `new`; slots are written under this lock alone.
+        directory.roots = unsafe { read_slots(self.base, in_heap) }?;
+        Ok(())
     }
 }
 
@@ -155,14 +170,90 @@ impl Directory {
     }
 }
 
+/// The roots in the table at `base`.
+///
+/// # Safety
+/// `base..base + TABLE_LEN` is mapped, and nobody writes it meanwhile.
+unsafe fn read_slots(base: NonNull<u8>, in_heap: impl Fn(u64) -> bool) -> Result<Roots, String> {
+    // SAFETY: within the table, which the caller vouches for; any bytes are a Slot.
+    decode_all((0..SLOTS).map(|i| unsafe { base.as_ptr().add(i * SLOT).cast::<Slot>().read_unaligned() }), in_heap)
+}
+
+fn decode_all(slots: impl Iterator<Item = Slot>, in_heap: impl Fn(u64) -> bool) -> Result<Roots, String> {
+    let mut roots = Roots::new();
+    for (i, slot) in slots.enumerate() {
+        let Some((name, root)) = decode(&slot, i, &in_heap)? else { continue };
+        if let Some((other, _)) = roots.insert(name, (i, root)) {
+            return Err(format!("root slot {i} is damaged: it has the name of slot {other}"));
+        }
+    }
+    Ok(roots)
+}
+
 fn decode(slot: &Slot, i: usize, in_heap: &impl Fn(u64) -> bool) -> Result<Option<(String, Root)>, String> {
-    let Some(ptr) = NonNull::new(slot.ptr as *mut u8) else {
+    if bytemuck::bytes_of(slot).iter().all(|b| *b == 0) {
         return Ok(None);
-    };
+    }
     let len = usize::from(slot.name_len);
     let name = slot.name.get(..len).and_then(|n| std::str::from_utf8(n).ok()).filter(|n| !n.is_empty());
-    match name {
-        Some(name) if in_heap(slot.ptr) => Ok(Some((name.into(), Root { ptr, type_tag: slot.type_tag, size: slot.size }))),
+    match (name, NonNull::new(slot.ptr as *mut u8)) {
+        (Some(name), Some(ptr)) if slot.checksum == slot.sum(i) && in_heap(slot.ptr) => {
+            Ok(Some((name.into(), Root { ptr, type_tag: slot.type_tag, size: slot.size })))
+        }
         _ => Err(format!("root slot {i} is damaged")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Aligned as a heap is.
+    fn table() -> (RootTable, Vec<u64>) {
+        let mut memory = vec![0u64; TABLE_LEN as usize / 8];
+        let base = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the memory goes with the table.
+        (unsafe { RootTable::new(base, |_| true) }.unwrap(), memory)
+    }
+
+    fn set(table: &RootTable, name: &str, at: usize) {
+        let root = Root { ptr: NonNull::new(at as *mut u8).unwrap(), type_tag: 1, size: 2 };
+        // SAFETY: nobody follows these.
+        unsafe { table.set(1, name, Some(root), |_, _| ()) }.unwrap();
+    }
+
+    /// A transaction that is rolled back reads the slots again. One of another thread set its root in the middle of that, and the
+    /// directory forgot it.
+    #[test]
+    fn a_root_set_during_a_reload_is_not_forgotten() {
+        let (table, _memory) = table();
+        set(&table, "gone", 64);
+        set(&table, "first", 64);
+        // Its slot, which is read before that of "first", is the one that "second" will take.
+        // SAFETY: nobody follows these.
+        unsafe { table.set(1, "gone", None, |_, _| ()) }.unwrap();
+        std::thread::scope(|scope| {
+            let mut other = None;
+            let other = std::cell::RefCell::new(&mut other);
+            let reading = |_| {
+                let table = &table;
+                other.borrow_mut().get_or_insert_with(|| scope.spawn(move || set(table, "second", 128)));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                true
+            };
+            table.reload(reading).unwrap();
+        });
+        assert_eq!(table.names(), ["first", "second"]);
+    }
+
+    #[test]
+    fn a_slot_that_somebody_overwrote_is_told() {
+        let (table, mut memory) = table();
+        set(&table, "first", 64);
+        memory[2] ^= 1;
+        assert_eq!(table.reload(|_| true).unwrap_err(), "root slot 0 is damaged");
+        assert!(table.get("first").is_some(), "what was known is kept");
+        memory[2] ^= 1;
+        table.reload(|_| true).unwrap();
     }
 }

@@ -9,11 +9,15 @@
 //! Should the newest slot be damaged later, the older one leads to an older log position: recovery then either replays more
 //! than necessary (harmless) or finds that log overwritten and refuses (never a silent step back).
 
+use std::sync::Arc;
+
 use bytemuck::{Pod, Zeroable};
 use towa_media::{Access, Medium, Region};
 
+use crate::alloc::CHUNK;
 use crate::checksum::checksum;
-use crate::{Error, Result, names};
+use crate::log::{Log, RING_MIN};
+use crate::{Error, Result, create, names};
 
 /// First bytes of every superblock slot.
 pub const MAGIC: [u8; 8] = *b"TOWAPOOL";
@@ -23,6 +27,10 @@ pub const VERSION: u32 = 1;
 pub const SLOT: u64 = 4096;
 /// Length of the file.
 pub const LEN: u64 = 2 * SLOT;
+/// Longest heap.
+pub(crate) const HEAP_MAX: u64 = 1 << 40;
+/// Longest ring.
+pub(crate) const RING_MAX: u64 = 1 << 40;
 
 /// Which door a pool belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -112,6 +120,11 @@ impl Superblock {
         self.checksum = self.sum();
     }
 
+    /// Whether it is a record, and undamaged.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.magic == MAGIC && self.checksum == self.sum()
+    }
+
     fn slot(&self) -> u64 {
         (self.seq % 2) * SLOT
     }
@@ -129,8 +142,8 @@ pub fn update(region: &dyn Region, sb: &mut Superblock) -> Result<()> {
     Ok(())
 }
 
-/// The newest valid record, and whether the other slot is valid too.
-pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<(Superblock, bool)> {
+/// The newest valid record.
+pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<Superblock> {
     let pool = medium.location();
     if region.len() < LEN {
         let what = format!("superblock is truncated to {} of {LEN} bytes", region.len());
@@ -140,12 +153,11 @@ pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<(Superblock, boo
     for (i, slot) in slots.iter_mut().enumerate() {
         region.read(i as u64 * SLOT, bytemuck::bytes_of_mut(slot))?;
     }
-    let valid: Vec<&Superblock> = slots.iter().filter(|s| s.magic == MAGIC && s.checksum == s.sum()).collect();
-    if let Some(newest) = valid.iter().max_by_key(|s| s.seq) {
+    if let Some(newest) = slots.iter().filter(|s| s.is_whole()).max_by_key(|s| s.seq) {
         if newest.version > VERSION {
             return Err(Error::Newer { pool, found: newest.version, known: VERSION });
         }
-        return Ok((**newest, valid.len() == 2));
+        return Ok(*newest);
     }
     if let Some(s) = slots.iter().find(|s| s.magic == MAGIC) {
         // A newer format may checksum differently: its version is worth more than our verdict on its checksum.
@@ -157,49 +169,78 @@ pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<(Superblock, boo
     Err(Error::Foreign { pool, why: "its superblock does not begin with TOWAPOOL".into() })
 }
 
-/// Checks the fields against each other and against the caller's door, so that nothing later can be led astray by them.
-pub fn check(medium: &dyn Medium, sb: &Superblock, door: Door) -> Result<()> {
-    let pool = medium.location();
-    if sb.door != door as u32 {
-        let found = Door::from_number(sb.door).map_or_else(|| format!("unknown number {}", sb.door), |d| d.name().into());
-        return Err(Error::WrongDoor { pool, found, wanted: door.name().into() });
-    }
-    let chunk = u64::from(sb.chunk_len);
+/// Checks the fields against each other, so that nothing later can be led astray by them.
+fn check_fields(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
+    let never = 1 << 62; // no count or log position comes near, and sums of two do not overflow
     let sane = sb.version == VERSION
-        && chunk.is_power_of_two()
-        && chunk >= 4096
-        && sb.heap_len.is_multiple_of(chunk)
-        && sb.heap_len >= 2 * chunk
-        && sb.heap_len <= 1 << 46
+        && u64::from(sb.chunk_len) == CHUNK
+        && sb.heap_len.is_multiple_of(CHUNK)
+        && (2 * CHUNK..=HEAP_MAX).contains(&sb.heap_len)
         && sb.base.is_multiple_of(towa_media::PAGE as u64)
+        && sb.base != 0
         && sb.base.checked_add(sb.heap_len).is_some()
         && sb.ring_len.is_multiple_of(4096)
-        && sb.ring_len >= crate::log::RING_MIN
-        && sb.ring_len <= 1 << 46
-        && (2..=1 << 20).contains(&sb.commit_slots)
-        && sb.frontier <= sb.heap_len
-        && sb.frontier >= chunk;
-    if sane { Ok(()) } else { Err(Error::Damaged { pool, what: "superblock fields contradict each other".into() }) }
+        && (RING_MIN..=RING_MAX).contains(&sb.ring_len)
+        && (4..=1 << 20).contains(&sb.commit_slots)
+        && sb.frontier.is_multiple_of(CHUNK)
+        && (CHUNK..=sb.heap_len).contains(&sb.frontier)
+        && sb.tail.is_multiple_of(towa_media::LINE as u64)
+        && [sb.tail, sb.applied_epoch, sb.generation, sb.seq].iter().all(|n| *n < never);
+    let what = "superblock fields contradict each other".into();
+    if sane { Ok(()) } else { Err(Error::Damaged { pool: medium.location(), what }) }
+}
+
+/// Refuses a pool of another door.
+pub(crate) fn check_door(medium: &dyn Medium, number: u32, wanted: Door) -> Result<()> {
+    if number == wanted as u32 {
+        return Ok(());
+    }
+    let found = Door::from_number(number).map_or_else(|| format!("unknown number {number}"), |d| d.name().into());
+    Err(Error::WrongDoor { pool: medium.location(), found, wanted: wanted.name().into() })
 }
 
 /// Opens and checks the superblock; [`Error::Missing`] where there is none.
-pub(crate) fn read_superblock(medium: &dyn Medium, door: Door, access: Access) -> Result<Superblock> {
-    let sb = find_superblock(medium, access)?;
-    check(medium, &sb, door)?;
+pub(crate) fn read_superblock(medium: &dyn Medium, door: Door) -> Result<Superblock> {
+    let sb = find_superblock(medium)?;
+    check_door(medium, sb.door, door)?;
     Ok(sb)
 }
 
-/// The newest superblock record, of whatever door; [`Error::Missing`] where there is none.
-pub(crate) fn find_superblock(medium: &dyn Medium, access: Access) -> Result<Superblock> {
+/// The newest superblock record, of whatever door (fields of a door that is not known here are not looked at); [`Error::Missing`]
+/// where there is none.
+pub(crate) fn find_superblock(medium: &dyn Medium) -> Result<Superblock> {
     if !medium.exists(names::SUPERBLOCK)? {
-        let interrupted = medium.exists(names::IMAGE)? || medium.exists(names::LOG)?;
-        let hint = if interrupted {
-            ": its creation was interrupted before anything was stored; create it again"
-        } else {
+        let hint = if create::leftovers(medium)?.is_empty() {
             "; create one first"
+        } else {
+            ": its creation was interrupted before anything was stored; create it again"
         };
         return Err(Error::Missing { pool: medium.location(), hint });
     }
-    let region = medium.open(names::SUPERBLOCK, access)?;
-    Ok(read(medium, &*region)?.0)
+    let region = open_file(medium, names::SUPERBLOCK, Access::ReadOnly)?;
+    let sb = read(medium, &*region)?;
+    if Door::from_number(sb.door).is_some() {
+        check_fields(medium, &sb)?;
+    }
+    Ok(sb)
+}
+
+/// Opens a file of the pool. That there is none, or something else of its name, is damage: the superblock is there.
+pub(crate) fn open_file(medium: &dyn Medium, name: &str, access: Access) -> Result<Arc<dyn Region>> {
+    let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
+    medium.open(name, access).map_err(|e| match e {
+        towa_media::Error::NotFound { .. } => damaged(format!("file `{name}` is missing")),
+        towa_media::Error::NotRegular { .. } => damaged(format!("`{name}` is not a regular file")),
+        other => other.into(),
+    })
+}
+
+/// Opens `image` and `log`, which must be as long as the superblock says.
+pub(crate) fn open_files(medium: &dyn Medium, sb: &Superblock, access: Access) -> Result<(Arc<dyn Region>, Arc<dyn Region>)> {
+    let open = |name, wanted: u64| {
+        let region = open_file(medium, name, access)?;
+        let what = format!("file `{name}` has {} bytes, not {wanted}", region.len());
+        if region.len() == wanted { Ok(region) } else { Err(Error::Damaged { pool: medium.location(), what }) }
+    };
+    Ok((open(names::IMAGE, sb.heap_len)?, open(names::LOG, Log::file_len(sb.ring_len, sb.commit_slots))?))
 }

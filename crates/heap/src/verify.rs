@@ -1,14 +1,11 @@
 //! Offline verification: every structure and checksum of a pool, without writing a byte.
 
-use std::collections::BTreeMap;
-
-use towa_media::{Access, LINE, Medium};
+use towa_media::{Access, Medium};
 
 use crate::alloc::CHUNK;
 use crate::log::{Identity, Log};
-use crate::roots::{self, RootTable};
-use crate::superblock::{Door, read_superblock};
-use crate::{Error, Result, alloc, names, recovery};
+use crate::superblock::{self, Door, read_superblock};
+use crate::{Error, Result, alloc, recovery};
 
 /// What verification found in a sound pool.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -47,37 +44,18 @@ pub struct VerifyReport {
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
     let _lock = medium.lock_to_read()?;
-    let sb = read_superblock(medium, door, Access::ReadOnly)?;
+    let sb = read_superblock(medium, door)?;
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
-    let image = medium.open(names::IMAGE, Access::ReadOnly)?;
-    if image.len() != sb.heap_len {
-        return Err(damaged(format!("file `image` has {} bytes, not {}", image.len(), sb.heap_len)));
-    }
-    let log_region = medium.open(names::LOG, Access::ReadOnly)?;
+    let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
     let identity = Identity { uuid: sb.uuid, generation: 0 };
     let log = Log::new(medium, log_region.clone(), identity, sb.commit_slots, sb.ring_len, (sb.tail, sb.tail));
-    let chain = recovery::find_chain(medium, &*log_region, &log, &sb)?;
+    let chain = recovery::find_chain(medium, &*log_region, &log, &sb, sb.heap_len)?;
     let (epoch, _, _, frontier) = chain.end(&sb);
-    // The log's lines over the image: what the heap is, without writing it.
-    let mut overlay: BTreeMap<u64, [u8; LINE]> = BTreeMap::new();
-    for c in &chain.commits {
-        log.replay(c, &mut |first, bytes| {
-            for (i, line) in bytes.chunks_exact(LINE).enumerate() {
-                overlay.insert(first + i as u64, line.try_into().expect("a line"));
-            }
-            Ok(())
-        })?;
-    }
-    let mut read = |off: u64, into: &mut [u8]| -> std::result::Result<(), String> {
+    let names = chain.lines.check(&*image, &sb, frontier).map_err(damaged)?;
+    let mut read = |off: u64, into: &mut [u8]| {
         progress(off.min(frontier), frontier);
-        image.read(off, into).map_err(|e| e.to_string())?;
-        overlay_onto(&overlay, off, into);
-        Ok(())
+        chain.lines.read(&*image, off, into)
     };
-    let mut table = vec![0; roots::TABLE_LEN as usize];
-    read(0, &mut table).map_err(damaged)?;
-    let in_heap = |a: u64| a >= sb.base && a - sb.base < sb.heap_len;
-    let names = RootTable::check(&table, in_heap).map_err(damaged)?;
     let blocks = alloc::check(&mut read, sb.heap_len, CHUNK, frontier).map_err(damaged)?;
     if let Some(first) = blocks.damage.first() {
         return Err(damaged(format!("{first} (one of {} such places)", blocks.damage_count)));
@@ -98,14 +76,4 @@ pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64
         live_bytes: blocks.bytes_live,
         roots: names,
     })
-}
-
-/// Lays the overlay's lines over `into`, which holds heap bytes from `off`.
-fn overlay_onto(overlay: &BTreeMap<u64, [u8; LINE]>, off: u64, into: &mut [u8]) {
-    let (line, end) = (LINE as u64, off + into.len() as u64);
-    for (&index, bytes) in overlay.range(off / line..end.div_ceil(line)) {
-        let at = index * line;
-        let (from, to) = (at.max(off), (at + line).min(end));
-        into[(from - off) as usize..(to - off) as usize].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
-    }
 }

@@ -22,9 +22,19 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    pub fn map(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
+    /// All anonymous, zeroed.
+    pub fn fresh(sb: &Superblock) -> Result<Working> {
+        Self::map(None, sb, 0)
+    }
+
+    /// The first `mapped_len` bytes come from `image` as touched.
+    pub fn lazy(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
+        let mapped = Mapping::private(image, Some(sb.base as usize), mapped_len as usize)?;
+        Self::map(Some(mapped), sb, mapped_len)
+    }
+
+    fn map(mapped: Option<Mapping>, sb: &Superblock, mapped_len: u64) -> Result<Working> {
         let base = sb.base as usize;
-        let mapped = if mapped_len > 0 { Some(Mapping::private(image, Some(base), mapped_len as usize)?) } else { None };
         let rest = (sb.heap_len - mapped_len) as usize;
         // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
         let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;

@@ -25,6 +25,7 @@ mod detect;
 mod directory;
 mod error;
 mod file;
+mod lock;
 mod mapped;
 mod mapping;
 mod model;

@@ -49,6 +49,8 @@ pub struct Config {
     pub debug_commands: bool,
     /// `-v`: what `stats settings` and `verbosity` speak of.
     pub verbosity: u32,
+    /// Further lines of `stats towa`, name and value: what its owner wants it to be known by.
+    pub labels: Vec<(&'static str, String)>,
     /// How long a stopping server waits for clients that wait for durability or have not taken their answers.
     pub drain_timeout: Duration,
 }
@@ -73,6 +75,7 @@ impl Default for Config {
             flush_enabled: true,
             debug_commands: false,
             verbosity: 0,
+            labels: Vec::new(),
             drain_timeout: Duration::from_secs(2),
         }
     }
@@ -110,9 +113,50 @@ impl Config {
         options
     }
 
+    /// Refuses options for a new pool that this server could not be started on: asked before a pool is made, so that none is
+    /// left behind that is of no use.
+    pub fn check_new_pool(&self, options: &Options) -> Result<()> {
+        match options.log_len {
+            Some(len) => self.check_log(len).map_err(|_| {
+                let (least, len) = ((self.item_size_max * LOG_PER_ITEM).div_ceil(1 << 20), len >> 20);
+                Error::Config(format!(
+                    "a log of {len} MiB is too small for items of up to {} bytes (-I), which take {least}; give more, or smaller items",
+                    self.item_size_max
+                ))
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a log too small for the largest item.
+    pub(crate) fn check_log(&self, log_len: u64) -> Result<()> {
+        if self.item_size_max <= log_len / LOG_PER_ITEM {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "items of up to {} bytes (-I) need a pool with a log of at least {LOG_PER_ITEM} times that; this one has {log_len}",
+            self.item_size_max
+        )))
+    }
+
     /// The limit of items' bytes in a heap of `heap_len`.
     pub(crate) fn limit_in(&self, heap_len: u64) -> u64 {
         let most = heap_len - heap_len / 8;
         self.memory_limit.map_or(most, |limit| limit.min(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_too_small_for_an_item_is_refused_before_there_is_a_pool() {
+        let config = Config::default();
+        let with = |log_len| Options { log_len, ..Options::default() };
+        assert!(config.check_new_pool(&config.fit(with(None))).is_ok());
+        assert!(config.check_new_pool(&with(Some(8 << 20))).is_ok());
+        let said = config.check_new_pool(&with(Some(4 << 20))).unwrap_err().to_string();
+        assert!(said.contains("4 MiB") && said.contains("take 8"), "{said}");
     }
 }

@@ -18,6 +18,9 @@ pub enum Error {
         /// Its answer.
         source: std::io::Error,
     },
+    /// [`check`](crate::check) found the store broken.
+    #[error("the store under the root \"serve\" is damaged: {0}; restore the pool from a copy")]
+    Damaged(String),
     /// An option makes no sense.
     #[error("{0}")]
     Config(String),

@@ -21,6 +21,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The store inside is no part of the interface: an item kept past its lock reads freed blocks.
+//!
+//! ```compile_fail
+//! use towa_server::store::Store;
+//! ```
 
 pub mod clock;
 pub mod commands;
@@ -31,9 +37,10 @@ mod net;
 pub mod protocol;
 mod run;
 mod server;
-pub mod store;
+mod store;
 
 pub use config::Config;
 pub use error::{Error, Result};
 pub use run::{PoolChoice, run};
 pub use server::{Handle, Server, Shared, Shutdown, VERSION};
+pub use store::{ROOT, StoreReport, check};

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use towa_epoch::{Mode, Pool};
 
 use crate::clock::Clock;
-use crate::config::{Config, LOG_PER_ITEM};
+use crate::config::Config;
 use crate::counters::{Counters, Sums};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::net::{self, Barrier, Listeners, Mailbox};
 use crate::protocol::Limits;
 use crate::store::{Store, Upkeep, Worker};
@@ -135,13 +135,7 @@ impl Shared {
 /// An existing pool may have been made for smaller items.
 fn check_item_size(config: &Config, pool: &Pool) -> Result<()> {
     let log = pool.stats().log_capacity;
-    if pool.mode() == Mode::Volatile || log == 0 || config.item_size_max <= log / LOG_PER_ITEM {
-        return Ok(());
-    }
-    Err(Error::Config(format!(
-        "items of up to {} bytes (-I) need a pool with a log of at least {LOG_PER_ITEM} times that; this one has {log}",
-        config.item_size_max
-    )))
+    if pool.mode() == Mode::Volatile || log == 0 { Ok(()) } else { config.check_log(log) }
 }
 
 /// A server.

@@ -496,6 +496,20 @@ static void test_volatile(void)
     OK(towa_mark(p, sizeof *p));
     OK(towa_transaction_end());
     EXPECT_ERROR(towa_mark(p, sizeof *p), TOWA_EUSAGE, "outside");
+    /* Nothing is tracked there, but what may be rolled back is. */
+    OK(towa_transaction_start_undoable());
+    EXPECT(!towa_window_has_(towa_self(), p, sizeof *p));
+    OK(TOWA_MARK(p->a));
+    p->a = 1000;
+    OK(towa_tx_mark(towa_thread_on(NULL), &p->b, sizeof p->b));
+    p->b = 2000;
+    OK(towa_transaction_abort());
+    EXPECT(p->a == 1 && p->b == 2);
+    OK(towa_transaction_start_undoable());
+    OK(TOWA_MARK(p->a));
+    p->a = 3;
+    OK(towa_transaction_end());
+    EXPECT(p->a == 3);
     OK(towa_finalize());
 }
 
@@ -540,8 +554,8 @@ static void test_full(void)
     OK(towa_finalize());
 }
 
-/* Two transactions of different epochs write one line: the older one finds out, and cannot commit. */
 #include "behaviour_more.h"
+#include "behaviour_hostile.h"
 
 int main(int argc, char **argv)
 {
@@ -554,7 +568,10 @@ int main(int argc, char **argv)
         {"wild_mark_aborts", test_wild_mark_aborts},          {"thread_death", test_thread_death},
         {"threads", test_threads}, {"two_pools", test_two_pools}, {"window", test_window},
         {"volatile", test_volatile}, {"full", test_full},      {"conflict", test_conflict}, {"detector", test_detector},
-        {"reserving", test_reserving}, {"containers", test_containers},
+        {"poisoned_meanwhile", test_poisoned_meanwhile},      {"reserving", test_reserving},
+        {"containers", test_containers}, {"vector", test_vector}, {"handles", test_handles}, {"sizes", test_sizes},
+        {"hostile_options", test_hostile_options},            {"visits", test_visits}, {"fork", test_fork},
+        {"no_memory", test_no_memory}, {"pops", test_pops},
     };
     size_t i;
     if (argc == 2 && !strcmp(argv[1], "--list")) {

@@ -9,17 +9,23 @@ static void *marks_later(void *unused)
     OK(towa_transaction_start());
     OK(towa_mark(contended, sizeof *contended));
     pthread_barrier_wait(&barrier);
-    OK(towa_transaction_end());
+    pthread_barrier_wait(&barrier);
+    EXPECT_ERROR(towa_mark((char *)contended + TOWA_LINE, 1), TOWA_EPOISONED, "64-byte line");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "64-byte line");
     return NULL;
 }
 
+/* Two transactions of different epochs write one line: the older one finds out, and neither commits. */
 static void test_conflict(void)
 {
     pthread_t other;
     uint64_t before;
     begin();
     OK(towa_set_interval_us(1000));
-    contended = make_root("main");
+    OK(towa_transaction_start());
+    contended = towa_alloc(8 * TOWA_LINE);
+    OK(towa_transaction_end());
+    OK(towa_sync());
     pthread_barrier_init(&barrier, NULL, 2);
     OK(towa_transaction_start());
     OK(towa_mark(towa_alloc(64), 64));
@@ -28,10 +34,39 @@ static void test_conflict(void)
         sched_yield(); /* the epoch ends; new transactions join the next, beside this one */
     EXPECT(pthread_create(&other, NULL, marks_later, NULL) == 0);
     pthread_barrier_wait(&barrier);
-    (void)towa_mark(contended, sizeof *contended); /* debug builds say no at once; release builds poison the pool */
-    (void)towa_transaction_end();
+    EXPECT_ERROR(towa_mark(contended, sizeof *contended), TOWA_EPOISONED, "64-byte line");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "64-byte line");
+    pthread_barrier_wait(&barrier);
     pthread_join(other, NULL);
     EXPECT_ERROR(towa_transaction_start(), TOWA_EPOISONED, "64-byte line");
+    EXPECT(towa_finalize() == TOWA_EPOISONED);
+}
+
+static void *gives_up(void *unused)
+{
+    (void)unused;
+    OK(towa_thread_init());
+    OK(towa_transaction_start());
+    EXPECT_ERROR(towa_transaction_abort(), TOWA_EPOISONED, "UNDOABLE");
+    return NULL;
+}
+
+/* Transactions that run while somebody else poisons the pool learn it, and not from the next one's start. */
+static void test_poisoned_meanwhile(void)
+{
+    struct item *p;
+    pthread_t other;
+    begin();
+    p = make_root("main");
+    OK(towa_sync());
+    OK(towa_transaction_start_undoable());
+    OK(TOWA_MARK(p->a));
+    p->a = 5;
+    EXPECT(pthread_create(&other, NULL, gives_up, NULL) == 0 && pthread_join(other, NULL) == 0);
+    EXPECT_ERROR(towa_mark(&p->b, sizeof p->b), TOWA_EPOISONED, "aborted half done");
+    EXPECT_ERROR(towa_transaction_end(), TOWA_EPOISONED, "aborted half done");
+    EXPECT(p->a == 1); /* a mark failed: rolled back */
+    EXPECT_ERROR(towa_transaction_start(), TOWA_EPOISONED, "");
     EXPECT(towa_finalize() == TOWA_EPOISONED);
 }
 
@@ -159,6 +194,68 @@ static void test_containers(void)
     m = towa_map_open(NULL, "ordered", TOWA_MAP_ORDERED);
     EXPECT(towa_map_count(m) == 4 && towa_map_get(m, "c", 1, value, sizeof value, &len) == 1 && len == 1 && value[0] == '3');
     towa_map_close(m);
+    OK(towa_finalize());
+}
+
+struct sample {
+    double at;
+    char name[16];
+};
+
+static void test_vector(void)
+{
+    struct sample s = {0, "x"}, got;
+    towa_vector *v, *again, *bytes;
+    uint64_t i, index = 99;
+    char three[3] = "ab", seen[4] = {'_', '_', '_', '_'};
+    begin();
+    make_root("main");
+    v = towa_vector_open(NULL, "v", sizeof s);
+    again = towa_vector_open(NULL, "v", sizeof s);
+    EXPECT(v && again && towa_vector_count(v) == 0);
+    EXPECT(towa_vector_get(v, 0, &got) == 0 && towa_vector_pop(v, NULL, &got) == 0 && towa_vector_set(v, NULL, 0, &s) == 0);
+    for (i = 0; i < 10000; i++) {
+        s.at = (double)i;
+        OK(towa_vector_push(i % 2 ? v : again, NULL, &s, i % 3 ? &index : NULL));
+        EXPECT(i % 3 == 0 || index == i);
+    }
+    EXPECT(towa_vector_count(again) == 10000);
+    EXPECT(towa_vector_get(v, 4321, &got) == 1 && got.at == 4321.0 && !strcmp(got.name, "x"));
+    EXPECT(towa_vector_get(v, 4321, NULL) == 1 && towa_vector_get(v, 10000, &got) == 0 && towa_vector_get(v, UINT64_MAX, &got) == 0);
+    s.at = -1;
+    EXPECT(towa_vector_set(v, towa_thread_on(NULL), 4321, &s) == 1 && towa_vector_set(v, NULL, UINT64_MAX, &s) == 0);
+    EXPECT(towa_vector_get(again, 4321, &got) == 1 && got.at == -1.0);
+    EXPECT(towa_vector_pop(v, NULL, &got) == 1 && got.at == 9999.0 && towa_vector_pop(v, NULL, NULL) == 1);
+    EXPECT(towa_vector_count(v) == 9998);
+    /* what is refused */
+    EXPECT(!towa_vector_open(NULL, "v", 8) && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_vector_open(NULL, "main", sizeof s) && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_queue_open(NULL, "v") && towa_last_error_code() == TOWA_ETYPE);
+    EXPECT(!towa_vector_open(NULL, "w", 0) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT(!towa_vector_open(NULL, "w", TOWA_VECTOR_ITEM_MAX + 1) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT(!towa_vector_open(NULL, NULL, 8) && towa_last_error_code() == TOWA_EINVAL);
+    EXPECT_ERROR(towa_vector_push(v, NULL, NULL, NULL), TOWA_EINVAL, "item");
+    EXPECT_ERROR(towa_vector_set(v, NULL, 0, NULL), TOWA_EINVAL, "item");
+    EXPECT_ERROR(towa_vector_get(NULL, 0, &got), TOWA_EINVAL, "towa_vector");
+    EXPECT(towa_vector_count(NULL) == TOWA_EINVAL);
+    OK(towa_transaction_start());
+    EXPECT_ERROR(towa_vector_push(v, NULL, &s, NULL), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_get(v, 0, &got), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_set(v, NULL, 0, &s), TOWA_EUSAGE, "inside a transaction");
+    EXPECT_ERROR(towa_vector_pop(v, NULL, &got), TOWA_EUSAGE, "inside a transaction");
+    EXPECT(!towa_vector_open(NULL, "w", 8) && towa_last_error_code() == TOWA_EUSAGE);
+    OK(towa_transaction_end());
+    bytes = towa_vector_open(NULL, "bytes", sizeof three); /* a size that fills no line; nothing is written beyond it */
+    OK(towa_vector_push(bytes, NULL, three, NULL));
+    EXPECT(towa_vector_get(bytes, 0, seen) == 1 && !memcmp(seen, "ab\0_", 4));
+    EXPECT_ERROR(towa_finalize(), TOWA_EBUSY, "3 container");
+    towa_vector_close(v);
+    towa_vector_close(again);
+    towa_vector_close(bytes);
+    reopen("main");
+    v = towa_vector_open(NULL, "v", sizeof s);
+    EXPECT(towa_vector_count(v) == 9998 && towa_vector_get(v, 9997, &got) == 1 && got.at == 9997.0);
+    towa_vector_close(v);
     OK(towa_finalize());
 }
 

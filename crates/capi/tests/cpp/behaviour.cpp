@@ -381,6 +381,79 @@ static void test_containers() {
     EXPECT_THROW(towa::too_big, tx.alloc(1 << 20));
 }
 
+static void test_vector() {
+    struct sample {
+        explicit sample(double t) : at(t) {} // not default-constructible
+        double at;
+        const item *points;
+    };
+    towa::pool pool(path, small());
+    {
+        towa::thread me(pool);
+        towa::vector<sample> v(pool, "v");
+        EXPECT(v.size() == 0 && !v.get(0) && !v.pop(me) && !v.set(me, 0, sample(1)));
+        for (int i = 0; i < 5000; i++)
+            EXPECT(v.push(me, sample(i)) == static_cast<std::uint64_t>(i));
+        EXPECT(v.set(me, 17, sample(-17)) && v.get(17)->at == -17 && v.get(4999)->at == 4999 && !v.get(5000));
+        EXPECT(v.pop(me)->at == 4999 && v.size() == 4999);
+        EXPECT_THROW(towa::type_mismatch, towa::vector<char> other(pool, "v"));
+        EXPECT_THROW(towa::type_mismatch, towa::queue other(pool, "v"));
+        towa::vector<sample> moved = std::move(v);
+        EXPECT(moved.size() == 4999 && moved.get(0)->at == 0);
+        EXPECT_THROW(towa::usage_error, v.size());
+        EXPECT_THROW(towa::busy, pool.close());
+        towa_vector *c = towa_vector_open(pool.raw(), "v", sizeof(sample)); // what C sees
+        EXPECT(towa_vector_count(c) == 4999);
+        towa_vector_close(c);
+        towa::transaction tx(me);
+        EXPECT_THROW(towa::usage_error, moved.get(0));
+        EXPECT_THROW(towa::usage_error, moved.push(me, sample(1)));
+    }
+    pool.close();
+    towa::pool again(path, small());
+    EXPECT(towa::vector<sample>(again, "v").get(4998)->at == 4998);
+}
+
+// Transactions roll back in a pool that keeps nothing, too.
+static void test_volatile_rolls_back() {
+    towa::options o = small();
+    o.mode = TOWA_MODE_VOLATILE;
+    towa::pool pool("", o);
+    towa::thread me(pool);
+    item *i;
+    {
+        towa::transaction tx(me);
+        i = towa::make<item>(tx, item{1, 2, nullptr});
+    }
+    try {
+        towa::transaction tx(me);
+        i->a = 100;
+        i->next = i;
+        throw 1;
+    } catch (int) {
+    }
+    EXPECT(i->a == 1 && i->b == 2 && !i->next);
+    towa::transaction tx(me);
+    i->b = 3;
+    tx.abort();
+    EXPECT(i->b == 2);
+}
+
+// A commit that can never become durable says so.
+static void test_commit_in_a_poisoned_pool() {
+    towa::pool pool(path, small());
+    towa::thread me(pool);
+    towa::transaction tx(me);
+    item *i = towa::make<item>(tx, item{1, 2, nullptr});
+    std::thread([&] {
+        towa::thread other(pool);
+        towa::transaction lost(towa::no_undo, other);
+        EXPECT_THROW(towa::poisoned, lost.abort());
+    }).join();
+    EXPECT_THROW(towa::poisoned, tx.commit());
+    EXPECT_THROW(towa::usage_error, i->a = 3);
+}
+
 // The paper's names, in C++.
 static void test_table_1() {
     EXPECT(towa_init(path.c_str(), nullptr) == TOWA_OK && towa_thread_init() == TOWA_OK);
@@ -404,6 +477,9 @@ int main(int argc, char **argv) {
         {"threads", test_threads},
         {"errors", test_errors},
         {"containers", test_containers},
+        {"vector", test_vector},
+        {"volatile_rolls_back", test_volatile_rolls_back},
+        {"commit_in_a_poisoned_pool", test_commit_in_a_poisoned_pool},
         {"table_1", test_table_1},
     };
     if (argc == 2 && std::string(argv[1]) == "--list") {

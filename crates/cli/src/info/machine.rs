@@ -89,6 +89,11 @@ fn chosen(text: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
+/// Bytes of memory that could be had now, where the kernel says.
+pub fn available_memory() -> Option<u64> {
+    available(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)

@@ -60,7 +60,7 @@ pub struct ServeArgs {
     /// Connections at a time.
     #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub conn_limit: u32,
-    /// Largest item, with an optional k or m.
+    /// Largest item, 1k to 1g; a new pool's log is at least eight times as large.
     #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub max_item_size: u64,
     /// Connections that may wait to be accepted.
@@ -117,12 +117,18 @@ pub enum ModelArg {
 }
 
 impl ServeArgs {
-    /// The pool's directory; `None` when volatile.
+    /// The pool's directory, those above it made if it is the default one; `None` when volatile.
     pub fn pool_dir(&self) -> Result<Option<PathBuf>> {
         match (&self.pool, self.volatile) {
             (_, true) => Ok(None),
             (Some(dir), false) => Ok(Some(dir.clone())),
-            (None, false) => pool_dir::default_dir().map(Some),
+            (None, false) => {
+                let (base, dir) = pool_dir::default_dir()?;
+                if !dir.join(towa_heap::names::SUPERBLOCK).exists() {
+                    pool_dir::make_parents(&base, &dir)?;
+                }
+                Ok(Some(dir))
+            }
         }
     }
 
@@ -206,15 +212,16 @@ fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "permissions between 0 and 0777, octal".into())
 }
 
-/// `1m`, `512k`, `1048576`.
+/// `1m`, `512k`, `1g`, `1048576`.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1),
     };
     let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    bytes.filter(|n| (1024..=1 << 30).contains(n)).ok_or_else(|| "a size between 1k and 1024m".into())
+    bytes.filter(|n| (1024..=1 << 30).contains(n)).ok_or_else(|| "a size between 1k and 1g".into())
 }
 
 fn address(text: &str) -> Result<usize, String> {
@@ -236,6 +243,7 @@ mod tests {
     fn values_are_understood() {
         assert_eq!(size("1m"), Ok(1 << 20));
         assert_eq!(size("512K"), Ok(512 << 10));
+        assert_eq!((size("1g"), size("1G"), size("1024m")), (Ok(1 << 30), Ok(1 << 30), Ok(1 << 30)));
         assert_eq!(size("2048"), Ok(2048));
         for bad in ["", "k", "1023", "2g", "-1m", "99999999999999999999m", "1025m"] {
             assert!(size(bad).is_err(), "{bad}");

@@ -5,15 +5,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator;
 use towa_epoch::{Error, Pool};
 use towa_server::Shutdown;
 
+use crate::report;
+
 /// How often the pool is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Obeys signals until dropped: the first ends the server gracefully, the second the process at once.
+/// Obeys signals until dropped: the first ends the server gracefully, the second the process at once. SIGHUP is none of them.
 pub struct Signals {
     handle: iterator::Handle,
     thread: Option<JoinHandle<()>>,
@@ -22,10 +24,15 @@ pub struct Signals {
 impl Signals {
     /// From now on.
     pub fn obey(stopper: Shutdown) -> Result<Signals> {
-        let mut signals = iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals cannot be received")?;
+        let mut signals = iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).context("signals cannot be received")?;
         let handle = signals.handle();
         let work = move || {
             for signal in signals.forever() {
+                if signal == SIGHUP {
+                    // The terminal is gone, or somebody asks to read files again that we do not have: as memcached, serve on.
+                    log::info!("SIGHUP: nothing to do");
+                    continue;
+                }
                 if stopper.is_wanted() {
                     // SAFETY: ends the process, and runs nothing of ours: like kill -9, which the pool survives.
                     unsafe { libc::_exit(128 + signal) };
@@ -63,7 +70,7 @@ impl Health {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK_EVERY) {
                 // Registering is refused by a pool that has failed, and by nothing else in a server's lifetime.
                 if let Err(error @ Error::Poisoned { .. }) = pool.register() {
-                    eprintln!("towa: {error}; reads go on, writes are refused: restart the server");
+                    report::say(&format!("{error}; reads go on, writes are refused: restart the server"));
                     return;
                 }
             }

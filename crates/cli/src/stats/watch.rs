@@ -12,9 +12,9 @@ use crate::report::{self, bytes, micros};
 /// Rows between headings.
 const PAGE: usize = 20;
 
-/// Prints a row each period, until the server goes or somebody interrupts.
-pub fn watch(connection: &mut Connection, period: Duration, as_json: bool) -> Result<()> {
-    let mut before = (Figures::get(connection)?, Instant::now());
+/// Prints a row each period from `first` on, until the server goes or somebody interrupts.
+pub fn watch(connection: &mut Connection, first: Figures, period: Duration, as_json: bool) -> Result<()> {
+    let mut before = (first, Instant::now());
     for row in 0.. {
         std::thread::sleep(period);
         let now = (Figures::get(connection)?, Instant::now());

@@ -2,6 +2,7 @@
 //!
 //! What must always hold: whoever answers, however strangely, costs bounded memory and time, and ends in a message.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,16 +11,19 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use serde_json::{Map, Number, Value};
 
-use crate::failure::{NO_ANSWER, coded};
+use crate::failure::{NO_ANSWER, USAGE, coded};
+use crate::report;
 
 const PORT: u16 = 11211;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line and most lines taken of one answer.
 const LINE_MAX: u64 = 16 << 10;
 const LINES_MAX: usize = 100_000;
+/// What a server says, unasked, to one connection more than it allows.
+const FULL: &str = "ERROR Too many open connections";
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,23 +39,26 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
+            Address::Unix(path) => f.write_str(&report::path(path)),
         }
     }
 }
 
 impl Address {
     /// `HOST`, `HOST:PORT`, `:PORT`, `[IPv6]`, `[IPv6]:PORT`, or a path.
-    pub fn parse(text: &str) -> Result<Address> {
+    pub fn parse(text: &OsStr) -> Result<Address> {
         let is_socket = Path::new(text).metadata().is_ok_and(|m| m.file_type().is_socket());
-        if text.contains('/') || is_socket {
+        let Some(text) = text.to_str().filter(|text| !text.contains('/') && !is_socket) else {
             return Ok(Address::Unix(text.into()));
-        }
+        };
         let plain_ipv6 = text.parse::<std::net::Ipv6Addr>().is_ok();
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !plain_ipv6 && !port.ends_with(']') => match port.parse() {
                 Ok(port) => (host, port),
-                Err(_) => bail!("{text}: {port:?} is no port; write HOST:PORT, with a port between 1 and 65535"),
+                Err(_) => {
+                    let what = format!("{text}: {port:?} is no port; write HOST:PORT, with a port between 1 and 65535");
+                    return Err(coded(USAGE, what));
+                }
             },
             _ => (text, PORT),
         };
@@ -97,7 +104,10 @@ impl Connection {
     /// `stats SECTION`; `None` if the server has no such section.
     pub fn stats(&mut self, section: &str) -> Result<Option<Map<String, Value>>> {
         let command = if section.is_empty() { "stats\r\n".to_owned() } else { format!("stats {section}\r\n") };
-        self.writer.write_all(command.as_bytes()).map_err(|e| self.gone(e))?;
+        if let Err(e) = self.writer.write_all(command.as_bytes()) {
+            // Whoever does not want us has said so before it closed.
+            return if self.line().is_ok_and(|line| line == FULL) { Err(self.full()) } else { Err(self.gone(e)) };
+        }
         let mut found = Map::new();
         for _ in 0..LINES_MAX {
             let line = self.line()?;
@@ -106,6 +116,7 @@ impl Connection {
                 ("STAT", Some(name), value) => drop(found.insert(name.to_owned(), parse(value.unwrap_or("")))),
                 // memcached answers an unknown section with an empty one.
                 ("END", ..) => return Ok((section.is_empty() || !found.is_empty()).then_some(found)),
+                _ if line == FULL => return Err(self.full()),
                 ("ERROR" | "CLIENT_ERROR" | "RESET", ..) => return Ok(None),
                 ("SERVER_ERROR", ..) => bail!("{}: the server says: {line}", self.address),
                 _ => bail!(
@@ -126,6 +137,10 @@ impl Connection {
             Ok(_) => Err(coded(NO_ANSWER, format!("{}: the server closed the connection", self.address))),
             Err(e) => Err(self.gone(e)),
         }
+    }
+
+    fn full(&self) -> Error {
+        anyhow!("{}: all connections that the server allows (-c) are in use; close one, or try again later", self.address)
     }
 
     fn gone(&self, e: std::io::Error) -> Error {
@@ -173,10 +188,10 @@ mod tests {
             ("::1", tcp("::1", 11211)),
             ("/run/t.sock", Address::Unix("/run/t.sock".into())),
         ] {
-            assert_eq!(Address::parse(text).unwrap(), wanted, "{text}");
+            assert_eq!(Address::parse(OsStr::new(text)).unwrap(), wanted, "{text}");
         }
-        assert!(Address::parse("cache:x").is_err());
-        assert!(Address::parse("cache:70000").is_err());
+        assert!(Address::parse(OsStr::new("cache:x")).is_err());
+        assert!(Address::parse(OsStr::new("cache:70000")).is_err());
         assert_eq!(tcp("::1", 7).to_string(), "[::1]:7");
     }
 

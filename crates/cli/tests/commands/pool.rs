@@ -1,8 +1,11 @@
 //! verify, recover and info over pools that are missing, damaged, foreign, newer, busy or forbidden.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use crate::{fails, is_root, json, passes, s, text, towa};
@@ -49,13 +52,11 @@ fn refused(code: i32, command: &str, pool: &Path) -> String {
     let said = fails(code, &[command, s(pool)]);
     let out = towa(&[command, "--json", s(pool)]);
     assert_eq!(out.status.code(), Some(code));
+    let report = json(&text(&out.stdout));
+    assert_eq!((report["pool"].as_str(), report["exit_status"].as_i64()), (pool.to_str(), Some(i64::from(code))));
+    assert!(said.contains(report["problem"].as_str().unwrap()), "{said}");
     if command == "verify" {
-        let report = json(&text(&out.stdout));
-        assert_eq!(
-            (report["sound"].as_bool(), report["exit_status"].as_i64()),
-            ((code == 3).then_some(false), Some(i64::from(code)))
-        );
-        assert!(said.contains(report["problem"].as_str().unwrap()), "{said}");
+        assert_eq!(report["sound"].as_bool(), (code == 3).then_some(false));
     }
     assert_eq!(look(), before, "{command} changed what it refused");
     said
@@ -119,6 +120,21 @@ fn what_is_not_there_is_missing() {
     assert!(refused(5, "verify", dir.path()).contains("interrupted"));
 }
 
+/// What somebody has put there instead of a file must not be waited for.
+#[test]
+fn a_fifo_is_waited_for_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for name in ["lock", "serve.address"] {
+        let _ = fs::remove_file(pool.join(name));
+        let fifo = std::ffi::CString::new(pool.join(name).as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is NUL-terminated.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        passes(&["info", s(&pool)]);
+        fails(8, &["stats", s(&pool)]);
+    }
+}
+
 #[test]
 fn garbage_is_foreign() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,12 +176,19 @@ fn truncated_and_flipped_files_are_damage() {
             for command in ["verify", "recover"] {
                 refused(3, command, &pool);
             }
+            if path.ends_with("image") {
+                let out = towa(&["info", "--json", s(&pool)]);
+                assert_eq!((out.status.code(), json(&text(&out.stdout))["pool_problem"].is_string()), (Some(3), true));
+            }
             fs::write(path, bytes).unwrap();
         }
         let missing = pool.join("elsewhere");
         fs::rename(path, &missing).unwrap();
         let code = towa(&["verify", s(&pool)]).status.code();
         assert!(matches!(code, Some(3 | 5)), "verify without {}: {code:?}", path.display());
+        if !path.ends_with("superblock") {
+            assert!(fails(3, &["info", s(&pool)]).contains("is missing"));
+        }
         fs::rename(&missing, path).unwrap();
     }
     // A header of the allocator in the image: the second line of its table, after the roots.
@@ -180,17 +203,86 @@ fn truncated_and_flipped_files_are_damage() {
 
 #[test]
 fn the_forbidden_is_refused() {
-    if is_root() {
-        eprintln!("SKIP: root may read everything, so a refusal cannot be tested as root");
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path());
-    fs::set_permissions(pool.join("superblock"), fs::Permissions::from_mode(0o000)).unwrap();
-    assert!(fails(1, &["verify", s(&pool)]).contains("Permission denied"));
-    fs::set_permissions(&pool, fs::Permissions::from_mode(0o000)).unwrap();
-    assert!(fails(1, &["recover", s(&pool)]).contains("Permission denied"));
-    fs::set_permissions(&pool, fs::Permissions::from_mode(0o700)).unwrap();
+    let Some(nobody) = Nobody::new(dir.path()) else { return };
+    for (path, mode) in [(&pool, 0o700), (&dir.path().to_owned(), 0o700)] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for command in ["verify", "recover", "stats", "info"] {
+            // What media says of a path below a directory that it may not look into is its own business.
+            if path == dir.path() && command != "stats" {
+                continue;
+            }
+            for json_too in [&[][..], &["--json"]] {
+                let out = nobody.towa(&[&[command, s(&pool)], json_too].concat());
+                let said = text(&out.stderr);
+                assert_eq!(out.status.code(), Some(1), "{command} {json_too:?}: {said}");
+                assert!(said.contains("Permission denied"), "{command}: {said}");
+                if !json_too.is_empty() {
+                    json(&text(&out.stdout));
+                }
+            }
+        }
+    }
+}
+
+/// Runs the program as somebody who owns nothing.
+struct Nobody(PathBuf);
+
+impl Nobody {
+    /// `None` where that cannot be tried.
+    fn new(dir: &Path) -> Option<Nobody> {
+        let copy = dir.with_extension("towa");
+        if !is_root() || fs::copy(env!("CARGO_BIN_EXE_towa"), &copy).is_err() {
+            eprintln!("SKIP: only root can become somebody who may read nothing");
+            return None;
+        }
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        Some(Nobody(copy))
+    }
+
+    fn towa(&self, args: &[&str]) -> std::process::Output {
+        std::process::Command::new(&self.0).args(args).env_clear().current_dir("/").uid(65534).gid(65534).output().unwrap()
+    }
+}
+
+impl Drop for Nobody {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A name may hold anything but a slash and a NUL. All commands take it, say it on one line, and make JSON of it.
+#[test]
+fn odd_paths_are_taken_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path());
+    for (name, shown) in [(&b"a\nEND"[..], "a\\nEND"), (b"\xff\xfe", "\\xff\\xfe")] {
+        let odd = dir.path().join(OsStr::from_bytes(name));
+        fs::rename(&pool, &odd).unwrap();
+        let run = |command: &str, more: &[&str]| crate::command(&[&[command], more].concat()).arg(&odd).output().unwrap();
+        for command in ["verify", "recover", "info"] {
+            let out = run(command, &[]);
+            let said = text(&out.stdout);
+            assert!(out.status.success(), "{command}: {}", text(&out.stderr));
+            assert!(said.lines().next().unwrap().contains(shown), "{command}: {said}");
+            let out = run(command, &["--json"]);
+            let report = json(&text(&out.stdout));
+            let path = report[if command == "info" { "path" } else { "pool" }].as_str().unwrap().to_owned();
+            assert!(out.status.success() && path.ends_with(shown), "{command}: {path}");
+        }
+        assert_eq!(run("stats", &["--json"]).status.code(), Some(8));
+        fs::write(odd.join("superblock"), "rubbish").unwrap();
+        for command in ["verify", "recover", "info"] {
+            let out = run(command, &["--json"]);
+            assert_eq!(out.status.code(), Some(3));
+            crate::assert_is_message(&text(&out.stderr));
+            json(&text(&out.stdout));
+        }
+        fs::remove_dir_all(&odd).unwrap();
+        passes(&["vm-load", s(&pool), "--transactions", "5"]);
+    }
 }
 
 #[test]

@@ -1,103 +1,15 @@
-//! serve and stats: pools in use, ports taken, disks full or failing, and partners that are no server.
+//! serve: pools in use, ports taken, disks full or failing, signals, and what verify finds in what was served.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::server::{SMALL, Server, small};
 use crate::{assert_is_message, command, fails, is_root, json, passes, s, text};
-
-/// A running server; killed when dropped.
-struct Server {
-    child: Child,
-    ready: String,
-    stderr: PathBuf,
-}
-
-impl Server {
-    fn start(args: &[&str], stderr: &Path) -> Server {
-        Self::start_with(args, stderr, |_| ())
-    }
-
-    fn start_with(args: &[&str], stderr: &Path, prepare: impl FnOnce(&mut Command)) -> Server {
-        let mut command = command(&[&["serve"], args].concat());
-        command.stdout(Stdio::piped()).stderr(fs::File::create(stderr).unwrap());
-        prepare(&mut command);
-        let mut child = command.spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("ready: "), "{ready:?}: {}", fs::read_to_string(stderr).unwrap());
-        Server { child, ready: ready.trim_end().to_owned(), stderr: stderr.to_owned() }
-    }
-
-    fn address(&self) -> &str {
-        self.ready["ready: ".len()..].split(',').next().unwrap()
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.stderr).unwrap()
-    }
-
-    /// Sends `signal` and gives the exit status.
-    fn end(mut self, signal: i32) -> Option<i32> {
-        // SAFETY: the child has not been waited for, so its number is its own.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-        let status = self.child.wait().unwrap();
-        status.code().or(status.signal().map(|s| -s))
-    }
-
-    fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Client(BufReader::new(stream))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    /// Sends a command and gives the first line of its answer.
-    fn ask(&mut self, bytes: &[u8]) -> String {
-        self.0.get_mut().write_all(bytes).unwrap();
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn set(&mut self, key: &str, len: usize) -> String {
-        let mut bytes = format!("set {key} 0 0 {len}\r\n").into_bytes();
-        bytes.resize(bytes.len() + len, b'v');
-        bytes.extend_from_slice(b"\r\n");
-        self.ask(&bytes)
-    }
-
-    fn get(&mut self, key: &str) -> bool {
-        let line = self.ask(format!("get {key}\r\n").as_bytes());
-        let Some(len) = line.strip_prefix("VALUE ").and_then(|rest| rest.rsplit(' ').next()) else {
-            assert_eq!(line, "END", "get {key}");
-            return false;
-        };
-        let mut rest = vec![0; len.parse::<usize>().unwrap() + "\r\nEND\r\n".len()];
-        self.0.read_exact(&mut rest).unwrap();
-        true
-    }
-}
-
-const SMALL: [&str; 8] = ["-p", "0", "-t", "1", "-m", "32", "-I", "256k"];
-
-fn small<'a>(pool: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
-    [&["--pool", s(pool), "--log-mb", "4"], &SMALL[..], more].concat()
-}
 
 #[test]
 fn a_served_pool_is_busy_and_can_be_looked_at() {
@@ -204,6 +116,15 @@ fn what_is_no_pool_is_not_served() {
     // A pool with another program's data.
     let pool = dir.path().join("vm");
     passes(&["vm-load", s(&pool), "--transactions", "1"]);
+    // A part of a pool is missing: said, and not made anew.
+    for name in ["image", "log"] {
+        fs::rename(pool.join(name), dir.path().join("away")).unwrap();
+        let out = crate::towa(&["serve", "-p", "0", "--pool", s(&pool)]);
+        let said = text(&out.stderr);
+        assert!(matches!(out.status.code(), Some(3 | 5)) && said.contains(name) && !said.contains("there already"), "{said}");
+        assert!(!pool.join(name).exists());
+        fs::rename(dir.path().join("away"), pool.join(name)).unwrap();
+    }
     let args = small(&pool, &[]);
     assert_eq!(
         Server::start(&args, &dir.path().join("stderr")).end(libc::SIGTERM),
@@ -288,11 +209,8 @@ fn a_disk_that_fails_stops_writes_and_is_told() {
     let server = Server::start_with(&args, &stderr, |command| {
         let limit = || {
             let limit = libc::rlimit { rlim_cur: 2 << 20, rlim_max: 2 << 20 };
-            // SAFETY: two calls that may be made between fork and exec, with a structure that lives through them.
-            unsafe {
-                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
-                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            }
+            // SAFETY: a call that may be made between fork and exec, with a structure that lives through it.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
             Ok(())
         };
         // SAFETY: `limit` makes system calls only.
@@ -335,59 +253,73 @@ fn a_second_signal_ends_at_once() {
     passes(&["verify", s(&pool)]);
 }
 
-/// Somebody who listens and does `serve` with everyone who connects; gives the address.
-fn listener(serve: impl Fn(TcpStream) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap())));
-    address
-}
-
 #[test]
-fn stats_copes_with_whoever_answers() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    assert!(fails(8, &["stats", &free]).contains("no server answers"));
-    fails(8, &["stats", "/nonexistent/socket"]);
-    fails(8, &["stats", "--json", "no.such.host.invalid"]);
-    fails(1, &["stats", "127.0.0.1:port"]);
+fn a_server_outlives_its_terminal() {
     let dir = tempfile::tempdir().unwrap();
-    fails(5, &["stats", s(dir.path())]);
-    // It sees the question before it closes: else the answer would be a reset, or the end, as it happens.
-    let closes = listener(|mut stream| drop(stream.read(&mut [0; 100])));
-    assert!(fails(8, &["stats", &closes]).contains("closed"));
-    let says = |answer: &'static [u8]| {
-        listener(move |mut stream| {
-            let _ = stream.read(&mut [0; 100]).and_then(|_| stream.write_all(answer));
-            let _ = stream.read(&mut [0; 100]);
-        })
-    };
-    for odd in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"\xff\xfe\x00\x01\n", b"-ERR unknown command\r\n", b"\r\n", b"ERROR\r\n"]
-    {
-        assert!(fails(1, &["stats", &says(odd)]).contains("not a memcached"), "{}", String::from_utf8_lossy(odd));
+    let server = Server::start(&small(&dir.path().join("pool"), &[]), &dir.path().join("stderr"));
+    let mut client = server.client();
+    assert_eq!(client.set("k", 10), "STORED");
+    for _ in 0..3 {
+        // SAFETY: the child has not been waited for, so its number is its own.
+        assert_eq!(unsafe { libc::kill(server.child.id() as i32, libc::SIGHUP) }, 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(client.get("k"));
     }
-    let endless = listener(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
-    assert!(fails(1, &["stats", &endless]).contains("without end"));
-    let silent = listener(|stream| {
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(60));
-            drop(stream);
-        });
-    });
-    assert!(fails(8, &["stats", &silent]).contains("no answer within"));
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
 }
 
+/// What cannot be served is not made; else the next start would find it, and could not serve it either.
 #[test]
-fn stats_of_a_plain_memcached_has_no_durability() {
-    let address = listener(|stream| {
-        let mut reader = BufReader::new(stream);
-        let mut line = String::new();
-        while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-            let answer = if line == "stats\r\n" { "STAT pid 7\r\nSTAT version 1.6\r\nEND\r\n" } else { "END\r\n" };
-            reader.get_mut().write_all(answer.as_bytes()).unwrap();
-            line.clear();
-        }
-    });
-    let stats = json(&passes(&["stats", "--json", &address]));
-    assert_eq!((stats["server"]["pid"].as_u64(), stats["towa"].is_null()), (Some(7), true));
-    assert!(passes(&["stats", &address]).contains("keeps nothing"));
+fn a_start_that_fails_leaves_no_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    assert!(fails(2, &["serve", "-p", "0", "-m", "32", "--log-mb", "4", "--pool", s(&pool)]).contains("too small for items"));
+    assert!(!pool.exists(), "refused before anything is made");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert!(fails(1, &["serve", "-p", &port, "-m", "32", "--pool", s(&pool)]).contains("in use"));
+    let left: Vec<_> = fs::read_dir(&pool).unwrap().map(|e| e.unwrap().file_name()).filter(|name| name != "lock").collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    let args = small(&pool, &[]);
+    let server = Server::start(&args, &dir.path().join("stderr"));
+    assert_eq!(server.client().set("k", 10), "STORED");
+    assert_eq!(server.end(libc::SIGTERM), Some(0));
+    // One that was there before stays.
+    assert!(fails(1, &["serve", "-p", &port, "-m", "32", "-I", "256k", "--pool", s(&pool)]).contains("in use"));
+    assert!(fails(2, &["serve", "-p", "0", "-m", "32", "-I", "8m", "--pool", s(&pool)]).contains("need a pool with a log"));
+    let server = Server::start(&args, &dir.path().join("stderr"));
+    assert!(server.client().get("k"));
+}
+
+/// What `towa serve` keeps is verified item by item, after a crash as after a clean end, and nothing is changed by that.
+#[test]
+fn verify_looks_at_every_item_served() {
+    let dir = tempfile::tempdir().unwrap();
+    for medium in ["ram", "file"] {
+        let pool = dir.path().join(medium);
+        let verify = ["verify", "--json", "--medium", medium, s(&pool)];
+        let args = small(&pool, &["--medium", medium]);
+        let server = Server::start(&args, &dir.path().join("stderr"));
+        let mut client = server.client();
+        (0..2000).for_each(|i| assert_eq!(client.set(&format!("key-{i}"), 100), "STORED"));
+        assert!(client.ask(b"durable now\r\n").starts_with("DURABLE"));
+        assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
+        let files = || ["superblock", "image", "log", "lock"].map(|name| fs::read(pool.join(name)).unwrap());
+        let before = files();
+        let wanted = json(r#"[{ "root": "serve", "kind": "serve store", "items": 2000 }]"#);
+        let report = json(&passes(&verify));
+        assert_eq!((&report["contents"], &report["clean"]), (&wanted, &false.into()), "{medium}");
+        assert!(files() == before, "{medium}: something was written");
+        passes(&["recover", "--medium", medium, s(&pool)]);
+        assert_eq!(json(&passes(&verify))["contents"], wanted, "{medium}");
+        assert!(passes(&["verify", "--medium", medium, s(&pool)]).contains("serve store of 2000 items"));
+        // One letter of one key: no checksum covers it.
+        let image = fs::OpenOptions::new().read(true).write(true).open(pool.join("image")).unwrap();
+        let bytes = fs::read(pool.join("image")).unwrap();
+        let at = bytes.windows(8).position(|window| window == b"key-1234").unwrap() as u64;
+        image.write_all_at(b"K", at).unwrap();
+        let said = fails(3, &["verify", "--medium", medium, s(&pool)]);
+        assert!(said.contains("is not where the hash") && said.contains("of its key belongs"), "{said}");
+        assert_eq!(json(&text(&crate::towa(&verify).stdout))["sound"], false);
+    }
 }

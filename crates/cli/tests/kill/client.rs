@@ -1,4 +1,4 @@
-//! A real client: its own socket, pipelined commands, values that prove themselves, and a model of what it did.
+//! A client of ours: its own socket, pipelined commands, values that prove themselves, and a model of what it did.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -148,6 +148,17 @@ impl Client {
         Client { name, history, state: none, next_version: 1, cas: None, buffer: Vec::new(), expected: Vec::new() }
     }
 
+    /// What a key holds, as far as it has sent.
+    pub fn state(&self, index: usize) -> State {
+        self.state[index]
+    }
+
+    /// A version that no value had.
+    pub fn new_version(&mut self) -> u64 {
+        self.next_version += 1;
+        self.next_version - 1
+    }
+
     pub fn key(&self, index: usize) -> String {
         format!("{}-{index}", self.name)
     }
@@ -242,13 +253,13 @@ impl Client {
         Ok(cas)
     }
 
-    fn answered(&mut self, op: Option<usize>) {
+    pub fn answered(&mut self, op: Option<usize>) {
         if let Some(op) = op {
             self.history.ops[op].answered = Some(Instant::now());
         }
     }
 
-    fn record(&mut self, effect: Option<(usize, State)>, shared: bool) -> usize {
+    pub fn record(&mut self, effect: Option<(usize, State)>, shared: bool) -> usize {
         if let Some((key, state)) = effect {
             self.state[key] = state;
             self.cas = self.cas.filter(|(k, _)| *k != key);
@@ -279,8 +290,7 @@ impl Client {
     }
 
     fn add_set(&mut self, command: &str, key: usize, cas: Option<u64>) {
-        let (name, version) = (self.key(key), self.next_version);
-        self.next_version += 1;
+        let (name, version) = (self.key(key), self.new_version());
         let bytes = value(&name, version);
         let op = self.record(Some((key, Some(version))), false);
         self.storage(command, &name, &bytes, cas);
@@ -364,7 +374,7 @@ impl Client {
 }
 
 /// What the bytes under a key say: a version, or a counter's number.
-fn read(name: &str, key: usize, bytes: &[u8]) -> u64 {
+pub fn read(name: &str, key: usize, bytes: &[u8]) -> u64 {
     if key < ITEMS {
         return version(name, bytes);
     }

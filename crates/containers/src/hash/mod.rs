@@ -111,6 +111,21 @@ impl HashMap {
         Ok(map)
     }
 
+    /// [`check`](Self::check) of what is under `name`, whatever its keys and values, and whatever is broken in it; `None` if that
+    /// is no hash map.
+    pub(crate) fn check_named(pool: &Pool, name: &str) -> Result<Option<u64>> {
+        let Some(header) = handle::header::<Header>(pool, name, KIND)? else { return Ok(None) };
+        // SAFETY: it lies in the heap, and nobody changes the pool meanwhile.
+        let (lines, sizes) =
+            unsafe { ((*header.as_ptr()).growth.lines, ((*header.as_ptr()).key_size, (*header.as_ptr()).value_size)) };
+        if lines < STRIPES as u64 {
+            return Err(Error::Damaged(format!("{lines} bucket lines, of {STRIPES} at least")));
+        }
+        // SAFETY: as above.
+        unsafe { Directory::check(pool, &raw const (*header.as_ptr()).growth.directory, lines.div_ceil(STRIPES as u64))? };
+        Self::open_sized(pool, name, &HashMapOptions::default(), sizes)?.check().map(Some)
+    }
+
     /// Its pool.
     pub fn pool(&self) -> &Pool {
         &self.0.pool

@@ -123,7 +123,9 @@ impl Table {
             // SAFETY: the line is there, and nobody has a handle yet.
             .map(|i| unsafe { (*self.line(i)).count })
             .collect();
-        (sample.iter().sum::<u64>() * lines / sample.len() as u64) as i64
+        // A damaged line may say anything.
+        let sum = sample.iter().map(|count| u128::from(*count)).sum::<u128>();
+        i64::try_from(sum * u128::from(lines) / sample.len() as u128).unwrap_or(i64::MAX)
     }
 
     #[inline]

@@ -1,11 +1,12 @@
 //! Operations that change one key. Each: lock the stripe, find, begin, allocate, store, end, unlock - then perhaps grow.
 
 use super::HashMap;
-use super::table::{Item, Place, STRIPES, Table, items};
+use super::table::{Item, Place, STRIPES, Stripe, Table, items};
 use crate::handle::begin;
 use crate::pair::Pair;
 use crate::store::put;
-use crate::{Error, Result};
+use crate::{Error, Result, bounds};
+use parking_lot::RwLockWriteGuard;
 use std::ptr::{self, NonNull};
 use towa_epoch::typed::scope;
 use towa_epoch::{Thread, Tx};
@@ -27,13 +28,10 @@ impl HashMap {
     /// # Errors
     /// [`Error::TooLong`], [`Error::Epoch`] (out of space, poisoned, inside a transaction); nothing has changed then.
     pub fn insert(&self, thread: &mut Thread, key: &[u8], value: &[u8]) -> Result<bool> {
-        self.check_thread(thread)?;
         let room = crate::pair::size(key, value)?;
-        let hash = self.0.hash(key);
-        let mut stripe = self.0.write(Table::stripe_of(hash));
+        let (mut stripe, hash, place) = self.hold(thread, key)?;
         // SAFETY: the stripe is held until after the transaction.
         let new = unsafe {
-            let place = self.0.find_to_change(thread, hash, key);
             let tx = begin(thread, room)?;
             let new = self.0.set(&tx, &place, hash, key, value)?;
             tx.commit();
@@ -77,12 +75,9 @@ impl HashMap {
     }
 
     fn take_with<R>(&self, thread: &mut Thread, key: &[u8], last: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.check_thread(thread)?;
-        let hash = self.0.hash(key);
-        let mut stripe = self.0.write(Table::stripe_of(hash));
+        let (mut stripe, _, place) = self.hold(thread, key)?;
         // SAFETY: the stripe is held until after the transaction.
         unsafe {
-            let place = self.0.find_to_change(thread, hash, key);
             if place.item.is_null() {
                 return Ok(None);
             }
@@ -114,12 +109,9 @@ impl HashMap {
     /// # Errors
     /// As [`insert`](Self::insert).
     pub fn modify(&self, thread: &mut Thread, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> Change) -> Result<()> {
-        self.check_thread(thread)?;
-        let hash = self.0.hash(key);
-        let mut stripe = self.0.write(Table::stripe_of(hash));
+        let (mut stripe, hash, place) = self.hold(thread, key)?;
         // SAFETY: the stripe is held until after the transaction.
         let by = unsafe {
-            let place = self.0.find_to_change(thread, hash, key);
             let there = !place.item.is_null();
             // Before the transaction begins, so that a panic in `f` changes nothing.
             let change = {
@@ -157,13 +149,10 @@ impl HashMap {
     /// # Errors
     /// [`Error::Epoch`]; nothing has changed then.
     pub fn update<R>(&self, thread: &mut Thread, key: &[u8], f: impl FnOnce(&mut [u8]) -> R) -> Result<Option<R>> {
-        self.check_thread(thread)?;
-        let hash = self.0.hash(key);
+        let (_stripe, _, place) = self.hold(thread, key)?;
         let _scope = scope::write()?;
-        let _stripe = self.0.write(Table::stripe_of(hash));
         // SAFETY: the stripe is held until after the transaction.
         unsafe {
-            let place = self.0.find_to_change(thread, hash, key);
             if place.item.is_null() {
                 return Ok(None);
             }
@@ -173,6 +162,17 @@ impl HashMap {
             tx.commit();
             Ok(Some(result))
         }
+    }
+
+    /// How every change of one key begins: its stripe, held, its hash, and where it is or would be.
+    #[inline]
+    fn hold(&self, thread: &Thread, key: &[u8]) -> Result<(RwLockWriteGuard<'_, Stripe>, u64, Place)> {
+        self.check_thread(thread)?;
+        let hash = self.0.hash(key);
+        let stripe = self.0.write(Table::stripe_of(hash));
+        // SAFETY: the stripe is held.
+        let place = unsafe { self.0.find_to_change(thread, hash, key) };
+        Ok((stripe, hash, place))
     }
 
     /// Removes everything that is there, one bucket line at a time: each line is emptied atomically, the whole is not.
@@ -271,7 +271,6 @@ impl Table {
     /// # Safety
     /// The line's stripe is held.
     unsafe fn check_line(&self, line: *mut super::table::Line) -> Result<u64> {
-        let (base, len) = self.pool.heap_range();
         let lines = self.lines.load(std::sync::atomic::Ordering::Acquire);
         // SAFETY: the stripe is held; each pointer is checked before it is followed.
         unsafe {
@@ -280,8 +279,10 @@ impl Table {
                 let mut item = (*line).heads[head];
                 while !item.is_null() {
                     let at = item.addr();
-                    if at < base || at >= base + len as usize || found > expected {
-                        return Err(Error::Damaged(format!("a chain of bucket line {line:p} leads to {at:#x}, or in a circle")));
+                    bounds::check(&self.pool, item, 0, "an item")?;
+                    bounds::check_pair(&self.pool, &raw const (*item).pair, "an item's pair")?;
+                    if found > expected {
+                        return Err(Error::Damaged(format!("a chain of bucket line {line:p} leads in a circle, or on and on")));
                     }
                     let hash = self.hash(Pair::key(&raw const (*item).pair));
                     if (*item).hash != hash || Self::head_of(hash) != head || !ptr::eq(self.line(Self::line_of(hash, lines)), line)

@@ -4,9 +4,12 @@ use super::OrderedMap;
 use super::node::{CAPACITY, Inner, Leaf, Slot, Sought};
 use super::tree::{Tree, UNKNOWN};
 use crate::pair::Pair;
-use crate::{Error, Result};
+use crate::{Error, Result, bounds};
 use std::sync::atomic::Ordering;
 use towa_epoch::typed::scope;
+
+/// More than any tree has: each level has at least twice as many nodes as the one above it.
+const LEVELS_MAX: u64 = 40;
 
 impl OrderedMap {
     /// Verifies the whole structure: order, fences, prefixes, counts, depth. O(n), alone in the map. Gives the number of items.
@@ -19,6 +22,9 @@ impl OrderedMap {
         // SAFETY: the structure lock is held alone.
         let found = unsafe {
             let top = &raw const (*self.0.header.as_ptr()).top;
+            if (*top).height > LEVELS_MAX {
+                return Err(Error::Damaged(format!("a tree of {} levels", (*top).height)));
+            }
             self.0.check_node((*top).root, (*top).height, None, None)?
         };
         let known = self.0.len.load(Ordering::Relaxed);
@@ -51,15 +57,16 @@ impl Tree {
     /// # Safety
     /// The structure lock is held alone. Pointers are checked before they are followed.
     unsafe fn check_node(&self, node: *mut u8, height: u64, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<u64> {
-        self.check_pointer(node, "node")?;
         // SAFETY: in the heap, and what `height` says unless the tree is damaged.
         unsafe {
             if height == 0 {
                 let leaf = node.cast::<Leaf>();
+                bounds::check(&self.pool, leaf, 0, "a leaf")?;
                 self.check_slots(node, (*leaf).count, || Leaf::slots(leaf), from, to)?;
                 return Ok((*leaf).count);
             }
             let inner = node.cast::<Inner>();
+            bounds::check(&self.pool, inner, 0, "an inner node")?;
             self.check_slots(node, (*inner).count, || Inner::slots(inner), from, to)?;
             let fences: Vec<&[u8]> = Inner::slots(inner).iter().map(|slot| Pair::key(slot.pair)).collect();
             let mut sum = 0;
@@ -84,7 +91,7 @@ impl Tree {
         }
         let mut before: Option<&[u8]> = None;
         for slot in slots() {
-            self.check_pointer(slot.pair.cast(), "entry")?;
+            bounds::check_pair(&self.pool, slot.pair, "an entry")?;
             // SAFETY: in the heap, and a pair unless the tree is damaged.
             let key = unsafe { Pair::key(slot.pair) };
             let in_order = before.is_none_or(|before| before < key);
@@ -97,13 +104,5 @@ impl Tree {
             before = Some(key);
         }
         Ok(())
-    }
-
-    fn check_pointer(&self, at: *mut u8, what: &str) -> Result<()> {
-        let (base, len) = self.pool.heap_range();
-        if (base..base + len as usize).contains(&at.addr()) {
-            return Ok(());
-        }
-        Err(Error::Damaged(format!("the tree leads to {what} {at:p}, outside the heap")))
     }
 }

@@ -18,6 +18,7 @@ use crate::pair::Pair;
 use crate::{Error, Result};
 use insert::Fit;
 use node::{Header, Leaf, Sought};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use remove::is_sparse;
 use std::fmt;
 use std::ops::RangeBounds;
@@ -91,6 +92,15 @@ impl OrderedMap {
         Ok(map)
     }
 
+    /// [`check`](Self::check) of what is under `name`, whatever its keys and values, and whatever is broken in it; `None` if that
+    /// is no ordered map.
+    pub(crate) fn check_named(pool: &Pool, name: &str) -> Result<Option<u64>> {
+        let Some(header) = handle::header::<Header>(pool, name, KIND)? else { return Ok(None) };
+        // SAFETY: it lies in the heap, and nobody changes the pool meanwhile.
+        let sizes = unsafe { ((*header.as_ptr()).key_size, (*header.as_ptr()).value_size) };
+        Self::open_sized(pool, name, sizes)?.check().map(Some)
+    }
+
     /// Its pool.
     pub fn pool(&self) -> &Pool {
         &self.0.pool
@@ -148,12 +158,19 @@ impl OrderedMap {
         Ok(new)
     }
 
+    /// How a change within one leaf begins: the structure lock, shared, the leaf of `sought`, and its lock.
+    #[inline]
+    fn hold(&self, sought: Sought<'_>) -> (RwLockReadGuard<'_, ()>, *mut Leaf, RwLockWriteGuard<'_, ()>) {
+        let structure = self.0.structure.read();
+        // SAFETY: the structure lock is held.
+        let leaf = unsafe { self.0.leaf_of(sought) };
+        (structure, leaf, self.0.leaf_lock(leaf).write())
+    }
+
     fn insert_shared(&self, thread: &mut Thread, sought: Sought<'_>, value: &[u8], room: usize) -> Result<Fit> {
-        let _structure = self.0.structure.read();
+        let (_structure, leaf, _leaf) = self.hold(sought);
         // SAFETY: the structure lock is held around the transaction, and so is the leaf's.
         unsafe {
-            let leaf = self.0.leaf_of(sought);
-            let _leaf = self.0.leaf_lock(leaf).write();
             if !Tree::fits(leaf, sought) {
                 return Ok(Fit::LeafIsFull);
             }
@@ -187,11 +204,9 @@ impl OrderedMap {
         self.check_thread(thread)?;
         let sought = Sought::new(key);
         let (result, left) = {
-            let _structure = self.0.structure.read();
+            let (_structure, leaf, _leaf) = self.hold(sought);
             // SAFETY: the structure lock is held around the transaction, and so is the leaf's.
             unsafe {
-                let leaf = self.0.leaf_of(sought);
-                let _leaf = self.0.leaf_lock(leaf).write();
                 let Some(pair) = Tree::pair_in(leaf, sought) else { return Ok(None) };
                 let tx = thread.begin()?;
                 let result = last(Pair::value(pair));
@@ -233,11 +248,9 @@ impl OrderedMap {
         self.check_thread(thread)?;
         let sought = Sought::new(key);
         let _scope = scope::write()?;
-        let _structure = self.0.structure.read();
+        let (_structure, leaf, _leaf) = self.hold(sought);
         // SAFETY: the structure lock is held around the transaction, and so is the leaf's.
         unsafe {
-            let leaf = self.0.leaf_of(sought);
-            let _leaf = self.0.leaf_lock(leaf).write();
             let Some(pair) = Tree::pair_in(leaf, sought) else { return Ok(None) };
             let tx = thread.begin_undoable_reserving(Pair::value(pair).len())?;
             let result = f(Pair::value_mut(&tx, pair));

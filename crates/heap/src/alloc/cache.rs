@@ -65,7 +65,8 @@ impl Cache {
     }
 
     /// Bytes of free blocks it holds.
-    pub fn cached_bytes(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn cached_bytes(&self) -> u64 {
         self.bins.iter().zip(&SIZES).map(|(bin, &size)| bin.len() as u64 * u64::from(size)).sum()
     }
 }

@@ -104,6 +104,36 @@ pub(super) fn walk<E>(
     Ok(())
 }
 
+/// Offset after the table of run headers of a heap: all that [`check_runs`] reads lies before. `heap_len` and `first` as for
+/// [`Allocator::new`](super::Allocator::new).
+pub fn headers_end(heap_len: u64, first: u64) -> u64 {
+    Geometry::new(NonNull::dangling(), heap_len, first).data
+}
+
+/// Verifies the headers of runs alone: with these right, [`Allocator::new`](super::Allocator::new) succeeds. Parameters as for [`check`].
+pub fn check_runs<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64) -> Result<Result<(), Damage>, E> {
+    let geo = Geometry::new(NonNull::dangling(), heap_len, first);
+    let chunks = match geo.frontier_chunks(frontier) {
+        Ok(chunks) => chunks,
+        Err(damage) => return Ok(Err(damage)),
+    };
+    let mut table = Window { read, start: 0, bytes: Vec::new(), end: geo.header(chunks) };
+    let mut found = Ok(());
+    walk(
+        &geo,
+        chunks,
+        |off| table.line(off),
+        |_, run| match run {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(damage) => {
+                found = Err(damage);
+                ControlFlow::Break(())
+            }
+        },
+    )?;
+    Ok(found)
+}
+
 /// Verifies every run and block header of a heap that is not in use. `read` fills a buffer from an offset of the heap; its errors
 /// are passed on. `heap_len`, `first` and `frontier` as for [`Allocator::new`](super::Allocator::new).
 pub fn check<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64) -> Result<CheckReport, E> {

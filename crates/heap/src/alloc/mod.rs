@@ -39,7 +39,7 @@ mod table;
 mod tests;
 
 pub use cache::Cache;
-pub use check::{CheckReport, Damage, Read, check};
+pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end};
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
 use cache::batch;
@@ -222,7 +222,8 @@ impl Allocator {
     }
 
     /// Bytes of whole chunks that are free for any use: below the frontier, and beyond it up to the heap's end.
-    pub fn free_chunk_bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn free_chunk_bytes(&self) -> u64 {
         let runs = self.runs.lock();
         (runs.free_chunks() + u64::from(self.geo.chunks - runs.frontier)) * CHUNK
     }
@@ -259,15 +260,6 @@ impl Allocator {
             return None;
         };
         Some(Block { start: self.geo.at(self.geo.offset(head)).as_ptr() as usize, len: size as usize, live: true })
-    }
-
-    /// The live blocks that share a slab with `addr`: to free them all, as a cache under pressure may, gives the slab's chunks
-    /// back for other sizes. Empty for large objects. What other threads do meanwhile may be missed.
-    pub fn slab_blocks(&self, addr: usize) -> Vec<Block> {
-        let chunk = self.geo.offset_of(addr).and_then(|off| self.geo.chunk_of(off));
-        let Some(Entry::Slab(slab)) = chunk.map(|chunk| self.table.get(chunk)) else { return Vec::new() };
-        let blocks = 0..usize::from(SLAB_BLOCKS[usize::from(slab.key.class)]);
-        blocks.filter_map(|index| self.block_at(&slab, index)).filter(|block| block.live).collect()
     }
 
     /// Block `index` of a slab; `None` for what is left over at its end.

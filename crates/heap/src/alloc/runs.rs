@@ -98,6 +98,7 @@ impl Runs {
     }
 
     /// Chunks in the pool.
+    #[cfg(test)]
     pub(super) fn free_chunks(&self) -> u64 {
         self.by_place.values().map(|run| u64::from(run.len)).sum()
     }

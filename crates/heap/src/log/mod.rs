@@ -38,8 +38,10 @@ pub use writer::EpochWriter;
 
 /// Bytes of a commit slot: a page of its own, so that no write ever touches the page of another commit.
 pub const COMMIT_SLOT: u64 = 4096;
-/// Smallest ring.
-pub const RING_MIN: u64 = 4 * frame::FRAME_MAX as u64;
+/// Smallest ring: what a door needs for one thread's transactions with room to go on, next to the two frames it keeps in hand.
+pub const RING_MIN: u64 = 1 << 20;
+
+const _: () = assert!(RING_MIN >= 4 * frame::FRAME_MAX as u64);
 
 /// What a log's records are checked against.
 #[derive(Clone, Copy, Debug)]

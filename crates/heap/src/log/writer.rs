@@ -87,11 +87,6 @@ impl<'l> EpochWriter<'l> {
         }
     }
 
-    /// Bytes written so far.
-    pub fn written(&self) -> u64 {
-        self.cursor.lock().position - self.start
-    }
-
     /// Writes the commit record and makes the epoch durable.
     pub fn commit(self, frontier: u64) -> Result<Commit> {
         let log = self.log;

@@ -1,9 +1,15 @@
 //! Pools by hand: epochs are written into the log line by line, without the doors above.
 
+mod apply;
+mod creation;
 mod log;
+mod opening;
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::SystemTime;
 
 use towa_media::sim::{Model, SimMedium};
 use towa_media::{Access, LINE, Medium};
@@ -66,6 +72,16 @@ fn tamper(medium: &SimMedium, name: &str, off: u64, change: impl FnOnce(&mut [u8
     region.read(off, &mut bytes).unwrap();
     change(&mut bytes);
     region.store(off, &bytes).unwrap();
+}
+
+/// Names and bytes of a directory, with the times of change.
+fn snapshot(dir: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime)> {
+    let entry = |e: std::fs::DirEntry| {
+        let bytes = if e.file_type().unwrap().is_file() { std::fs::read(e.path()).unwrap() } else { Vec::new() };
+        (e.file_name().into_string().unwrap(), (bytes, e.metadata().unwrap().modified().unwrap()))
+    };
+    let own = (".".to_owned(), (Vec::new(), std::fs::metadata(dir).unwrap().modified().unwrap()));
+    std::fs::read_dir(dir).unwrap().map(|e| entry(e.unwrap())).chain([own]).collect()
 }
 
 fn line_of(heap: &Heap, line: u64) -> [u8; LINE] {

@@ -4,7 +4,8 @@
 //! its flags once, building the answer on a local copy of the item's state; what changed is then written in one transaction, all
 //! under one hold of the stripe's lock.
 
-use super::text::{self, Counted, NOT_A_NUMBER, Put, Stored, count, counter_size, look_up, look_up_live};
+use super::storing::{self, Put, Stored};
+use super::text::{Counted, NOT_A_NUMBER, count, counter_size, look_up, look_up_live};
 use super::{NO_MEMORY, failure, flag, flag_u64, line};
 use crate::counters::Counter;
 use crate::protocol::meta::decode_key;
@@ -220,7 +221,7 @@ pub(super) fn set(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, data: &
         bits: if meta.binary { KEY_BINARY } else { 0 },
         accept_stale: meta.stale && verb == Verb::Cas,
     };
-    let (code, cas) = match text::put(shared, worker, &put) {
+    let (code, cas) = match storing::put(shared, worker, &put) {
         Ok(Stored::Yes(_)) if meta.quiet => return,
         Ok(Stored::Yes(cas)) => (b"HD", cas),
         Ok(Stored::No) => (b"NS", 0),

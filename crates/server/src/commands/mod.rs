@@ -6,6 +6,7 @@
 mod meta;
 mod session;
 mod stats;
+mod storing;
 mod text;
 
 pub use session::{Progress, Session};

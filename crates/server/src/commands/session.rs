@@ -1,6 +1,6 @@
 //! One connection's dialogue.
 
-use super::{NO_MEMORY, failure, line, text};
+use super::{NO_MEMORY, failure, line, storing, text};
 use crate::counters::Counter;
 use crate::protocol::{self, Request, Step, parse};
 use crate::server::Shared;
@@ -135,7 +135,7 @@ impl Session {
         match request {
             Request::TooLarge { swallow, .. } => {
                 self.swallow = swallow;
-                text::too_large(shared, worker, &request, out);
+                storing::too_large(shared, worker, &request, out);
             }
             Request::Quit => return Some(Progress::Close),
             Request::Shutdown { .. } if !shared.config.shutdown_command => line(out, b"ERROR: shutdown not enabled"),

@@ -1,6 +1,7 @@
 //! `stats`: memcached's names where they mean something here, and what the pool has been doing.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::line;
@@ -20,9 +21,19 @@ const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
 struct Stats<'a>(&'a mut Vec<u8>);
 
 impl Stats<'_> {
+    /// A line. What would end it early, in a path for instance, is written as an escape.
     fn put(&mut self, name: &str, value: impl Display) {
-        use std::io::Write;
-        let _ = write!(self.0, "STAT {name} {value}\r\n");
+        self.0.extend_from_slice(b"STAT ");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(b' ');
+        let start = self.0.len();
+        let _ = write!(self.0, "{value}");
+        if self.0[start..].iter().any(u8::is_ascii_control) {
+            let plain = self.0.split_off(start);
+            let escaped = plain.iter().map(|b| if b.is_ascii_control() { b.escape_ascii().to_string().into() } else { vec![*b] });
+            self.0.extend(escaped.flatten());
+        }
+        self.0.extend_from_slice(b"\r\n");
     }
 }
 
@@ -170,12 +181,16 @@ fn durability(shared: &Shared, stats: &mut Stats<'_>) {
         stats.put("towa_medium", format_args!("{:?}", medium.kind()).to_string().to_lowercase());
         stats.put("towa_pool", medium.location());
     }
+    for (name, value) in &shared.config.labels {
+        stats.put(name, value);
+    }
     stats.put("epoch", engine.epoch);
     stats.put("durable_epoch", engine.durable_epoch);
     stats.put("durable_age_us", engine.durable_age_us);
     stats.put("epoch_interval_us", pool.interval().as_micros());
     stats.put("checkpoints", engine.checkpoints);
     stats.put("boundary_us_max", engine.boundary_us_max);
+    stats.put("checkpoint_us_max", engine.checkpoint_us_max);
     stats.put("log_bytes", engine.log_bytes);
     stats.put("log_capacity", engine.log_capacity);
     stats.put("lines_logged", engine.lines_logged);

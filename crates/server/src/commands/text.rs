@@ -1,45 +1,16 @@
 //! The classic commands, and the store operations that the meta commands share with them.
 
+use super::storing::store_command;
 use super::{NO_MEMORY, failure, line, meta, stats};
 use crate::counters::Counter;
-use crate::protocol::meta::decode_key;
+use crate::protocol::Request;
 use crate::protocol::number::{DIGITS_MAX, format_u64, parse_i32, parse_u64, push_u64};
-use crate::protocol::{self, KEY_MAX, Request, Verb};
 use crate::server::Shared;
-use crate::store::item::{Content, HEAD_LEN, Item, STALE, TOKEN_SENT};
+use crate::store::item::{Content, HEAD_LEN, Item};
 use crate::store::table::Found;
 use crate::store::{Failure, Life, Locked, Store, Worker};
 
 type Result<T> = std::result::Result<T, Failure>;
-
-/// What became of a store request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// Stored, with this CAS id.
-    Yes(u64),
-    /// Its condition did not hold.
-    No,
-    /// Another CAS id.
-    Exists,
-    /// Nothing to compare with.
-    NotFound,
-}
-
-/// A store request, classic or meta.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Put<'a> {
-    pub verb: Verb,
-    pub key: &'a [u8],
-    /// With its line end.
-    pub data: &'a [u8],
-    pub flags: u32,
-    pub expires: u32,
-    /// Compare with this CAS id; 0 for none.
-    pub cas: u64,
-    pub bits: u8,
-    /// An older CAS id may overwrite, and the item is stale then.
-    pub accept_stale: bool,
-}
 
 /// Carries out every request but those that concern the dialogue itself.
 pub(super) fn execute(shared: &Shared, worker: &mut Worker, request: Request<'_>, out: &mut Vec<u8>) {
@@ -85,13 +56,13 @@ pub(super) fn execute(shared: &Shared, worker: &mut Worker, request: Request<'_>
     }
 }
 
-fn say(out: &mut Vec<u8>, noreply: bool, text: &[u8]) {
+pub(super) fn say(out: &mut Vec<u8>, noreply: bool, text: &[u8]) {
     if !noreply {
         line(out, text);
     }
 }
 
-fn say_failure(out: &mut Vec<u8>, noreply: bool, why: &Failure) {
+pub(super) fn say_failure(out: &mut Vec<u8>, noreply: bool, why: &Failure) {
     if !noreply {
         failure(out, why, NO_MEMORY);
     }
@@ -153,163 +124,6 @@ pub(super) fn get(
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(data);
     Ok(())
-}
-
-fn store_command(shared: &Shared, worker: &mut Worker, request: &protocol::Store<'_>, out: &mut Vec<u8>) {
-    let noreply = request.noreply;
-    if !request.data.ends_with(b"\r\n") {
-        worker.counters.inc(Counter::SetCommands);
-        return say(out, noreply, b"CLIENT_ERROR bad data chunk");
-    }
-    let request = Put {
-        verb: request.verb,
-        key: request.key,
-        data: request.data,
-        flags: request.flags,
-        expires: shared.clock.expiry(request.exptime, worker.now),
-        cas: request.cas,
-        bits: 0,
-        accept_stale: false,
-    };
-    match put(shared, worker, &request) {
-        Ok(Stored::Yes(_)) => say(out, noreply, b"STORED"),
-        Ok(Stored::No) => say(out, noreply, b"NOT_STORED"),
-        Ok(Stored::Exists) => say(out, noreply, b"EXISTS"),
-        Ok(Stored::NotFound) => say(out, noreply, b"NOT_FOUND"),
-        Err(why) => say_failure(out, noreply, &why),
-    }
-}
-
-/// Stores, if the verb's condition holds. What cannot be stored for want of room takes the old value with it where the client
-/// would else take that for the new one (`set`), as in memcached.
-pub(super) fn put(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<Stored> {
-    worker.counters.inc(Counter::SetCommands);
-    let store = &*shared.store;
-    let size = HEAD_LEN + request.key.len() + request.data.len();
-    let result = store.with_room(worker, size, |worker| put_once(shared, worker, request));
-    match &result {
-        Err(Failure::NoMemory) => {
-            worker.counters.inc(Counter::StoreNoMemory);
-            if request.verb == Verb::Set {
-                drop_present(store, worker, request.key);
-            }
-        }
-        Err(Failure::Engine(_)) => worker.counters.inc(Counter::StoreFailed),
-        Ok(_) => {}
-    }
-    result
-}
-
-fn put_once(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<Stored> {
-    let store = &*shared.store;
-    let hash = store.hash(request.key);
-    let stripe = store.lock(hash);
-    let (found, live) = look_up(store, worker, &stripe, request.key);
-    let mut content = Content {
-        key: request.key,
-        hash,
-        value: (request.data, &[]),
-        flags: request.flags,
-        expires: request.expires,
-        bits: request.bits,
-        cas: 0,
-        now: worker.now,
-    };
-    let old = found.filter(|_| live).map(|found| found.item);
-    if let Some(refused) = decide(shared, worker, request, old.as_ref(), &mut content) {
-        return Ok(refused);
-    }
-    content.cas = store.new_cas()?;
-    let tx = worker.begin_for(content.size())?;
-    match found {
-        Some(found) => stripe.replace(&tx, found, &content)?,
-        None => stripe.insert(&tx, &content)?,
-    };
-    tx.commit();
-    worker.counters.inc(Counter::TotalItems);
-    if found.is_some() && !live {
-        worker.counters.inc(Counter::Reclaimed);
-    }
-    Ok(Stored::Yes(content.cas))
-}
-
-/// Whether the request may store, and what: `Some` is the refusal.
-fn decide<'a>(
-    shared: &Shared,
-    worker: &Worker,
-    request: &Put<'a>,
-    old: Option<&'a Item>,
-    content: &mut Content<'a>,
-) -> Option<Stored> {
-    let counters = &worker.counters;
-    let Some(old) = old else {
-        return match request.verb {
-            Verb::Set | Verb::Add => None,
-            Verb::Cas => {
-                counters.inc(Counter::CasMisses);
-                Some(Stored::NotFound)
-            }
-            Verb::Replace | Verb::Append | Verb::Prepend => Some(Stored::No),
-        };
-    };
-    match request.verb {
-        Verb::Set | Verb::Replace => None,
-        Verb::Add => {
-            old.touch_access(worker.now, false);
-            Some(Stored::No)
-        }
-        Verb::Cas if request.cas != 0 && request.cas == old.cas() => {
-            counters.inc(Counter::CasHits);
-            None
-        }
-        Verb::Cas if request.accept_stale && request.cas != 0 && request.cas < old.cas() => {
-            counters.inc(Counter::CasHits);
-            content.expires = old.expires();
-            content.bits |= STALE | (old.bits() & TOKEN_SENT);
-            None
-        }
-        Verb::Cas => {
-            counters.inc(Counter::CasMismatches);
-            Some(Stored::Exists)
-        }
-        Verb::Append | Verb::Prepend => {
-            if request.cas != 0 && request.cas != old.cas() {
-                return Some(Stored::Exists);
-            }
-            let (old_len, len) = (old.value_len(), request.data.len() - 2);
-            if !shared.limits.item_fits(request.key.len(), old.flags(), old_len + len) {
-                return Some(Stored::No);
-            }
-            content.value = match request.verb {
-                Verb::Append => (&old.data()[..old_len], request.data),
-                _ => (&request.data[..len], old.data()),
-            };
-            (content.flags, content.expires, content.bits) = (old.flags(), old.expires(), 0);
-            None
-        }
-    }
-}
-
-/// Removes `key` if it is there, live or not.
-fn drop_present(store: &Store, worker: &mut Worker, key: &[u8]) {
-    let stripe = store.lock(store.hash(key));
-    if let Some(found) = stripe.find(key)
-        && let Ok(tx) = worker.begin()
-    {
-        stripe.remove(&tx, found);
-        tx.commit();
-    }
-}
-
-/// A value beyond `-I`.
-pub(super) fn too_large(shared: &Shared, worker: &mut Worker, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request::TooLarge { key, binary, unlink, noreply, .. } = *request else { return };
-    worker.counters.inc(Counter::StoreTooLarge);
-    if unlink {
-        let mut scratch = [0; KEY_MAX];
-        drop_present(&shared.store, worker, decode_key(key, binary, &mut scratch));
-    }
-    say(out, noreply, b"SERVER_ERROR object too large for cache");
 }
 
 fn delete(store: &Store, worker: &mut Worker, key: &[u8]) -> Result<bool> {

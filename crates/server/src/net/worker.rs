@@ -58,6 +58,8 @@ struct Worker {
     out: Vec<u8>,
     began: Instant,
     tick: u32,
+    /// A delayed flush failed, and that was said.
+    flush_fails: bool,
 }
 
 /// Starts worker `index`.
@@ -79,6 +81,7 @@ pub fn start(index: usize, shared: &Arc<Shared>) -> Result<(Mailbox, JoinHandle<
         out: Vec::with_capacity(SCRATCH),
         began: Instant::now(),
         tick: 0,
+        flush_fails: false,
     };
     let thread = std::thread::Builder::new().name(format!("towa-worker-{index}"));
     let thread = thread.spawn(move || worker.run()).map_err(tried("start a worker"))?;
@@ -131,8 +134,13 @@ impl Worker {
     fn renew_time(&mut self) {
         self.tick = self.began.elapsed().as_secs() as u32;
         self.store.now = self.shared.clock.now();
-        if let Err(failure) = self.shared.store.tick(&mut self.store) {
-            log::error!("a delayed flush_all fails: {failure:?}");
+        match self.shared.store.tick(&mut self.store) {
+            Ok(()) => self.flush_fails = false,
+            // It stays due, and fails again with every batch of requests: said once, not for each.
+            Err(failure) if !std::mem::replace(&mut self.flush_fails, true) => {
+                log::error!("a delayed flush_all fails: {failure:?}");
+            }
+            Err(_) => {}
         }
     }
 

@@ -16,8 +16,10 @@
 //! The counters are durable and exact, so opening needs no scan: it reads the root, 1024 lines of counters and the list of
 //! segments, whatever the number of items.
 
+mod check;
 mod growth;
 pub mod item;
+mod locked;
 mod room;
 mod root;
 pub mod table;
@@ -31,9 +33,12 @@ use towa_epoch::{Mode, Pool, Thread, Tx};
 
 use crate::counters::Counters;
 use crate::error::Result;
-use item::{Content, Item};
+pub use check::{StoreReport, check};
+use item::Item;
+pub use locked::Locked;
+pub use root::NAME as ROOT;
 use root::Roots;
-use table::{Found, STRIPES, Table};
+use table::{STRIPES, Table};
 pub use upkeep::Upkeep;
 
 /// Bytes that a transaction may write beside an item: links, counters, a split line's items.
@@ -189,7 +194,7 @@ impl Store {
             store.count(stripe as u64, items as i64, bytes as i64, expiring as i64);
         }
         if store.flush_due(now) {
-            store.flush_with(&mut thread, None).map_err(engine_error)?;
+            store.flush_with(&mut thread, Flush::Due(now)).map_err(engine_error)?;
         }
         Ok(store)
     }
@@ -300,32 +305,51 @@ impl Store {
 
     /// Carries out a flush whose time has come; called once per batch of requests, before any of them.
     pub fn tick(&self, worker: &mut Worker) -> std::result::Result<(), Failure> {
-        if self.flush_due(worker.now) { self.flush(worker, None) } else { Ok(()) }
+        if self.flush_due(worker.now) { self.flush_by(worker, Flush::Due(worker.now)) } else { Ok(()) }
     }
 
     /// Flushes all items now, or those there will be at `at`. Takes all locks, so that nothing happens at the same time: each
     /// operation is before the flush in every epoch or after it in every epoch.
     pub fn flush(&self, worker: &mut Worker, at: Option<u32>) -> std::result::Result<(), Failure> {
-        let epoch = self.flush_with(&mut worker.thread, at)?;
-        worker.written = worker.written.max(epoch);
+        self.flush_by(worker, at.map_or(Flush::Now, Flush::At))
+    }
+
+    fn flush_by(&self, worker: &mut Worker, flush: Flush) -> std::result::Result<(), Failure> {
+        let epoch = self.flush_with(&mut worker.thread, flush)?;
+        worker.written = worker.written.max(epoch.unwrap_or(0));
         Ok(())
     }
 
-    fn flush_with(&self, thread: &mut Thread, at: Option<u32>) -> std::result::Result<u64, Failure> {
+    /// The epoch in which the marker was written; `None` when there was nothing to do any more.
+    fn flush_with(&self, thread: &mut Thread, flush: Flush) -> std::result::Result<Option<u64>, Failure> {
         let _guards: Vec<MutexGuard<'_, ()>> = self.locks.iter().map(|lock| lock.0.lock()).collect();
-        let oldest = match at {
-            Some(_) => self.oldest_cas.load(Ordering::Relaxed),
-            None => self.new_cas()?,
+        let (oldest, at) = match flush {
+            // Another thread saw it due too, and carried it out while this one waited for the locks. What was stored since then
+            // was stored after the flush.
+            Flush::Due(now) if !self.flush_due(now) => return Ok(None),
+            Flush::Now | Flush::Due(_) => (self.new_cas()?, 0),
+            Flush::At(at) => (self.oldest_cas.load(Ordering::Relaxed), at),
         };
         let tx = thread.begin().map_err(|error| Failure::Engine(error.to_string()))?;
         let epoch = tx.epoch();
         // SAFETY: all stripes are locked, and the marker is written here alone.
-        unsafe { self.roots.put_flush(&tx, oldest, at.unwrap_or(0)) };
+        unsafe { self.roots.put_flush(&tx, oldest, at) };
         tx.commit();
         self.oldest_cas.store(oldest, Ordering::Relaxed);
-        self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
-        Ok(epoch)
+        self.flush_at.store(at, Ordering::Relaxed);
+        Ok(Some(epoch))
     }
+}
+
+/// Why all items are flushed.
+#[derive(Clone, Copy)]
+enum Flush {
+    /// A client asks for it.
+    Now,
+    /// A client asks for it at a later second.
+    At(u32),
+    /// A second came for which it had been asked; it is now this second.
+    Due(u32),
 }
 
 fn engine_error(failure: Failure) -> crate::error::Error {
@@ -344,130 +368,6 @@ fn stripe_of(hash: u64) -> usize {
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
-
-/// A locked stripe, and the hash for which it was locked.
-pub struct Locked<'s> {
-    store: &'s Store,
-    hash: u64,
-    /// The table's shape when the lock was taken, before any transaction: see [`Table::shape`].
-    shape: table::Shape,
-    _guard: MutexGuard<'s, ()>,
-}
-
-impl Locked<'_> {
-    /// Turns to another hash of the same stripe.
-    fn aim(&mut self, hash: u64) {
-        assert_eq!(stripe_of(hash), stripe_of(self.hash), "a lock covers its own stripe only");
-        self.hash = hash;
-    }
-
-    /// Splits the lower line of this hash, if that is still to be done.
-    fn split(&self, tx: &Tx<'_>) -> bool {
-        // SAFETY: the stripe is locked and encloses `tx`.
-        unsafe { self.store.table.split(tx, self.shape, self.hash) }
-    }
-
-    /// Finds `key`, live or not.
-    pub fn find(&self, key: &[u8]) -> Option<Found> {
-        // SAFETY: the stripe is locked.
-        unsafe { self.store.table.find(self.shape, self.hash, key) }
-    }
-
-    /// Calls `each`, which changes nothing, with all items of line `index` of this stripe, until it says `false`.
-    fn for_each(&self, index: u64, each: impl FnMut(Item) -> bool) {
-        assert_eq!(stripe_of(index), stripe_of(self.hash), "a lock covers its own stripe only");
-        // SAFETY: the stripe is locked.
-        unsafe { self.store.table.for_each(self.shape, index, each) }
-    }
-
-    fn find_at(&self, address: u64) -> Option<Found> {
-        // SAFETY: the stripe is locked.
-        unsafe { self.store.table.find_at(self.shape, self.hash, address) }
-    }
-
-    /// Links a new item. Fails, before anything is changed, when the heap is full.
-    pub fn insert(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
-        let item = self.create(tx, content)?;
-        self.split(tx);
-        let table = &self.store.table;
-        // SAFETY: the stripe is locked and encloses `tx`; the new item is still ours alone.
-        unsafe {
-            let head = table.chain(self.shape, self.hash);
-            *item.next_slot() = *head;
-            table::link(tx, head, item.address());
-        }
-        self.account(tx, 1, item.room() as i64, i64::from(content.expires != 0));
-        Ok(item)
-    }
-
-    /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed.
-    pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
-        let old = found.item;
-        let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
-        if content.value.1.is_empty() && old.can_hold(content.size()) {
-            // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
-            unsafe { old.overwrite(tx, content) };
-            self.account(tx, 0, 0, expiring);
-            return Ok(old);
-        }
-        let new = self.create(tx, content)?;
-        let grown = new.room() as i64 - old.room() as i64;
-        // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
-        unsafe {
-            *new.next_slot() = old.next();
-            table::link(tx, found.slot, new.address());
-            tx.free(old.block());
-        }
-        self.account(tx, 0, grown, expiring);
-        Ok(new)
-    }
-
-    fn create(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
-        let block = tx.alloc(content.size())?;
-        // SAFETY: the block is ours, marked by the allocator, and long enough.
-        unsafe {
-            let room = self.store.pool.block_size(block);
-            Ok(Item::create(block, room, content))
-        }
-    }
-
-    /// Removes an item.
-    pub fn remove(&self, tx: &Tx<'_>, found: Found) {
-        let item = found.item;
-        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
-        // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
-        unsafe {
-            table::link(tx, found.slot, item.next());
-            tx.free(item.block());
-        }
-    }
-
-    /// Changes an item's expiry time, bits and CAS id.
-    pub fn put_state(&self, tx: &Tx<'_>, item: Item, expires: u32, bits: u8, cas: u64) {
-        self.account(tx, 0, 0, i64::from(expires != 0) - i64::from(item.expires() != 0));
-        // SAFETY: the stripe is locked and encloses `tx`.
-        unsafe { item.put_state(tx, expires, bits, cas) };
-    }
-
-    /// Overwrites a counter's digits.
-    pub fn put_number(&self, tx: &Tx<'_>, item: Item, digits: &[u8], cas: u64) {
-        // SAFETY: the stripe is locked and encloses `tx`; the caller compared the lengths.
-        unsafe { item.put_number(tx, digits, cas) };
-    }
-
-    fn account(&self, tx: &Tx<'_>, items: i64, bytes: i64, expiring: i64) {
-        if items == 0 && bytes == 0 && expiring == 0 {
-            return;
-        }
-        let stripe = stripe_of(self.hash);
-        // SAFETY: the stripe is locked and encloses `tx`.
-        let in_stripe = unsafe { self.store.roots.add_to_stripe(tx, stripe, items, bytes, expiring) };
-        self.store.count(self.hash, items, bytes, expiring);
-        if items > 0 && in_stripe > self.shape.lines() / STRIPES as u64 * table::BUCKETS as u64 {
-            self.store.wake.now();
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ const _: () = assert!((BITS_MAX - BITS_MIN) < 32);
 pub struct Roots(NonNull<Layout>);
 
 /// How many segments levels below `level` have: the index of its first.
-fn first_segment(level: u32) -> usize {
+pub fn first_segment(level: u32) -> usize {
     if level == 0 { 0 } else { SEGMENTS_MIN << (level - 1) }
 }
 
@@ -96,6 +96,18 @@ impl Roots {
         };
         check(root)?;
         Ok(Roots(align_to_line(root.ptr).cast()))
+    }
+
+    /// The root in `pool`, checked as far as the block that it says it lives in; `None` where there is no store.
+    pub fn find(pool: &Pool) -> Result<Option<Roots>> {
+        let Some(root) = pool.root(NAME) else { return Ok(None) };
+        let (base, len) = pool.heap_range();
+        let first = root.ptr.as_ptr().addr();
+        if root.size > len || first < base || first - base > (len - root.size) as usize {
+            return Err(Error::Damaged(format!("its root at {first:#x} lies outside the heap")));
+        }
+        check(root)?;
+        Ok(Some(Roots(align_to_line(root.ptr).cast())))
     }
 
     fn at(&self) -> *mut Layout {
@@ -211,7 +223,13 @@ impl Roots {
         }
     }
 
-    fn segment(&self, level: u32, index: usize) -> Option<NonNull<u8>> {
+    /// Where the list of `level`'s segments is; 0 until there is one.
+    pub(super) fn list(&self, level: u32) -> u64 {
+        // SAFETY: as in `shape`.
+        unsafe { (*self.at()).levels[level as usize] }
+    }
+
+    pub(super) fn segment(&self, level: u32, index: usize) -> Option<NonNull<u8>> {
         // SAFETY: a level's list, once there, has an entry for each of its segments; only the upkeep thread writes it.
         unsafe {
             let list = (*self.at()).levels[level as usize] as *mut u64;

@@ -45,8 +45,8 @@ const _: () = assert!(STRIPE_BITS <= BITS_MIN);
 /// One line of buckets.
 #[repr(C, align(64))]
 pub struct Line {
-    heads: [u64; BUCKETS],
-    level: u64,
+    pub(super) heads: [u64; BUCKETS],
+    pub(super) level: u64,
 }
 const _: () = assert!(std::mem::size_of::<Line>() == 64);
 
@@ -128,7 +128,8 @@ impl Table {
         self.segments[index].store(align_to_line(block).as_ptr().cast(), Ordering::Release);
     }
 
-    fn line(&self, index: u64) -> *mut Line {
+    /// Line `index`, whose segment was published.
+    pub(super) fn line(&self, index: u64) -> *mut Line {
         let segment = self.segments[(index >> SEGMENT_BITS) as usize].load(Ordering::Acquire);
         debug_assert!(!segment.is_null(), "line {index} lies in a segment that was never published");
         // SAFETY: every index below the shape's line count lies in a published segment of SEGMENT_LINES lines.
@@ -252,7 +253,7 @@ impl Table {
 }
 
 /// Which of a line's buckets `hash` belongs to; independent of the bits that pick the line.
-fn bucket_of(hash: u64) -> usize {
+pub(super) fn bucket_of(hash: u64) -> usize {
     (((hash >> 32) * BUCKETS as u64) >> 32) as usize
 }
 

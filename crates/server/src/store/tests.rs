@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use towa_epoch::{Options, Root};
 
+use super::item::Content;
 use super::*;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -168,6 +169,132 @@ fn copy_pool(from: &std::path::Path) -> tempfile::TempDir {
     to
 }
 
+/// Two threads see that a delayed flush is due; the one that comes second must not flush what was stored after the first.
+#[test]
+fn a_delayed_flush_comes_once() {
+    let pool = pool();
+    let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+    let mut first = worker(&pool);
+    put(&store, &mut first, b"old", 0);
+    store.flush(&mut first, Some(1500)).unwrap();
+    let before = store.next_cas.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let held = store.lock(0);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut worker = worker(&pool);
+                worker.now = 2000;
+                store.tick(&mut worker).unwrap();
+            });
+        }
+        // Both have looked at the time by now, and wait for the lock.
+        std::thread::sleep(Duration::from_millis(200));
+        drop(held);
+    });
+    assert_eq!(store.next_cas.load(Ordering::Relaxed), before + 1, "it was carried out twice");
+    assert!(!store.flush_due(3000));
+    let item = store.lock(store.hash(b"old")).find(b"old").unwrap().item;
+    assert_eq!(store.life(&item, 2000), Life::Flushed);
+}
+
+/// Each thing that [`super::check`] looks at, broken: said, and no crash.
+#[test]
+fn what_is_broken_is_found() {
+    let pool = pool();
+    assert_eq!(super::check(&pool).unwrap(), None, "a pool without a store");
+    let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for i in 0..500u32 {
+        put(&store, &mut worker, &i.to_le_bytes(), i % 3 * 5000);
+    }
+    let sound = super::check(&pool).unwrap().unwrap();
+    assert_eq!((sound.items, sound.bytes, sound.lines), (500, store.bytes(), 1 << table::BITS_MIN));
+    let item = store.lock(store.hash(&7u32.to_le_bytes())).find(&7u32.to_le_bytes()).unwrap();
+    let (head, link) = (item.item.block().as_ptr(), item.slot);
+    let root = pool.root(root::NAME).unwrap().ptr;
+    let layout = table::align_to_line(root).as_ptr();
+    let stripe = stripe_of(store.hash(&7u32.to_le_bytes()));
+    let broken = |what: &str, at: *mut u8, byte: u8, said: &str| {
+        // SAFETY: places in the heap that nobody else uses meanwhile; each is put back.
+        unsafe {
+            let was = at.read();
+            assert_ne!(was, byte, "{what}: nothing is broken by this");
+            at.write(byte);
+            let error = super::check(&pool).expect_err(what).to_string();
+            assert!(error.contains(said) && error.contains("damaged"), "{what}: {error}");
+            at.write(was);
+        }
+    };
+    // SAFETY: as above.
+    unsafe {
+        let flipped = |at: *mut u8| !at.read();
+        broken("hash", head.add(16), flipped(head.add(16)), "belongs");
+        broken("key", head.add(48), flipped(head.add(48)), "belongs");
+        broken("key length", head.add(44), 255, "in a block of");
+        broken("value length", head.add(35), 0x7f, "in a block of");
+        broken("room", head.add(39), 0x7f, "in a block of");
+        broken("end of the value", head.add(48 + 4 + 5), b'x', "without its end");
+        broken("cas", head.add(15), 0x7f, "CAS id");
+        broken("next, far away", head.add(7), 0x7f, "outside the heap");
+        broken("next, inside a line", head, 1, "outside the heap");
+        broken("link", link.cast::<u8>().add(7), 0x7f, "outside the heap");
+        broken("items", layout.add(64 * (8 + stripe)), 77, "counts");
+        broken("bytes", layout.add(64 * (8 + stripe) + 8), flipped(layout.add(64 * (8 + stripe) + 8)), "counts");
+        broken("expiring", layout.add(64 * (8 + stripe) + 16), 99, "counts");
+        broken("list of segments", layout.add(64 * 4 + 7), 0x7f, "list of segments");
+        let list = layout.add(64 * 4).cast::<*mut u8>().read();
+        broken("segment", list.add(8 + 7), 0x7f, "segment 1 of level 0");
+        broken("level", store.table.line(5).cast::<u8>().add(56), 13, "of level 13");
+        // The item follows itself.
+        let next = head.cast::<u64>();
+        let was = next.read();
+        next.write(head as u64);
+        assert!(super::check(&pool).unwrap_err().to_string().contains("the key of another one"));
+        next.write(was);
+    }
+    assert_eq!(super::check(&pool).unwrap(), Some(sound));
+}
+
+/// One word of the heap after the other gets a value that it should not have: noticed, or harmless, and never followed - else this
+/// test ends by SIGSEGV.
+#[test]
+fn nothing_broken_is_followed() {
+    let pool = pool();
+    let store = Store::open(&pool, 16 << 20, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for i in 0..2000u32 {
+        put(&store, &mut worker, &i.to_le_bytes(), i % 3 * 5000);
+    }
+    let sound = super::check(&pool).unwrap();
+    let (base, _) = pool.heap_range();
+    // Behind the roots and the allocator's headers, which the heap's own verification looks at.
+    let (from, len) = (base + (256 << 10), pool.stats().heap_used as usize + (1 << 20));
+    let (mut noticed, mut tried) = (0, 0);
+    while tried < 2000 {
+        let random = worker.random();
+        let at = (from + random as usize % (len / 8) * 8) as *mut u64;
+        // SAFETY: in the heap, which is mapped; put back before anybody else uses the pool.
+        unsafe {
+            let was = at.read();
+            if was == 0 && !random.is_multiple_of(64) {
+                continue;
+            }
+            tried += 1;
+            at.write(match (random >> 32) % 5 {
+                0 => was ^ 1 << (random >> 58),
+                1 => u64::MAX,
+                2 => 0,
+                3 => was.wrapping_add(base as u64),
+                _ => from as u64 + (random >> 32) % len as u64,
+            });
+            noticed += usize::from(super::check(&pool).is_err());
+            at.write(was);
+        }
+    }
+    assert!(noticed > 200, "{noticed} of {tried} were noticed");
+    assert_eq!(super::check(&pool).unwrap(), sound);
+}
+
 /// Every item hangs where it is found, and the counters agree: with `expected` numbers stored.
 fn check(store: &Store, expected: u32) {
     let mut visited = 0;
@@ -226,6 +353,7 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
         let store = Arc::new(Store::open(&pool, 24 << 20, true, 0).unwrap());
         assert_eq!(store.shape().splitting, index > 0);
         check(&store, *stored);
+        assert_eq!(super::check(&pool).unwrap().map(|found| found.items), Some(u64::from(*stored)), "copy {index}");
         let worker = self::worker(&pool);
         let mut upkeep = Upkeep::start(Arc::clone(&store), worker, Arc::new(Clock::default())).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);

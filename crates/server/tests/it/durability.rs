@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rand::prelude::*;
@@ -91,6 +92,54 @@ fn a_failed_pool_still_serves_reads() {
     let answer = String::from_utf8(waiting.read_until(b"\r\n")).unwrap();
     assert!(answer.starts_with("SERVER_ERROR not durable: "), "{answer}");
     assert!(server.stop().is_err(), "the end says that not everything is durable");
+}
+
+/// Counts what is logged.
+struct Logged(Mutex<Vec<String>>);
+
+static LOGGED: Logged = Logged(Mutex::new(Vec::new()));
+
+impl log::Log for Logged {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(record.args().to_string());
+    }
+    fn flush(&self) {}
+}
+
+/// A delayed flush that a failed pool refuses stays due; it must not write a line of log for every batch of requests.
+#[test]
+fn a_flush_that_fails_is_said_once() {
+    log::set_logger(&LOGGED).unwrap();
+    log::set_max_level(log::LevelFilter::Error);
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &manual()).unwrap();
+    let server = Running::start(Config { threads: 1, ..config() }, &pool);
+    let mut client = server.client();
+    assert_eq!(client.say("set k 0 0 1\r\nx\r\nflush_all 100\r\n"), "STORED\r\nOK\r\n");
+    pool.register().unwrap().begin().unwrap().abort();
+    assert_eq!(client.say("debugtime 200\r\n"), "OK\r\n");
+    for _ in 0..50 {
+        assert_eq!(client.say("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n", "what could not be flushed is there");
+    }
+    let said = LOGGED.0.lock().unwrap().iter().filter(|line| line.contains("delayed flush_all")).count();
+    assert_eq!(said, 1, "one worker, one failure");
+}
+
+/// A path may hold anything but a NUL; an answer to `stats` is lines all the same.
+#[test]
+fn stats_are_lines_whatever_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a\r\nEND\x1b[2J");
+    let pool = Pool::create(&path, &manual()).unwrap();
+    let labels = vec![("towa_label", "b\nc".to_owned())];
+    let server = Running::start(Config { threads: 1, labels, ..config() }, &pool);
+    let answer = server.client().say("stats\r\n");
+    assert!(answer.lines().all(|line| line.starts_with("STAT ") || line == "END"), "{answer:?}");
+    assert!(answer.contains("a\\r\\nEND\\x1b[2J\r\n") && answer.contains("STAT towa_label b\\nc\r\n"), "{answer:?}");
+    assert!(!answer.contains('\x1b'));
 }
 
 #[test]

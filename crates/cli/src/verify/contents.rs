@@ -1,0 +1,74 @@
+//! What is in a sound pool: the structures behind its roots that this program knows, checked one item after the other.
+
+use std::sync::Arc;
+
+use anyhow::{Error, Result};
+use serde::Serialize;
+use towa_epoch::{Options, Pool};
+use towa_heap::VerifyReport;
+use towa_media::Medium;
+
+use super::private::Private;
+use crate::failure::{self, DAMAGED};
+use crate::info::available_memory;
+use crate::progress::Progress;
+use crate::report::bytes;
+
+/// A structure found sound.
+#[derive(Debug, Serialize)]
+pub struct Content {
+    /// Name of its root.
+    pub root: String,
+    /// `hash map`, `ordered map`, `vector`, `queue` or `serve store`.
+    pub kind: &'static str,
+    /// Its items.
+    pub items: u64,
+}
+
+/// What was found, or why nobody looked.
+pub enum Contents {
+    /// All that is known is sound.
+    Sound(Vec<Content>),
+    /// The machine does not allow a look; the reason.
+    NotChecked(String),
+}
+
+/// Checks what is in the pool on `medium`, which the heap's own verification has found to be as `report` says. Damage is an error.
+pub fn check(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Contents> {
+    let is_complete = report.epochs_to_replay == 0 && !report.incomplete_epoch;
+    let needed = if is_complete { 0 } else { report.frontier + report.lines_to_replay * 64 };
+    if let Some(there) = available_memory().filter(|there| needed > *there) {
+        return Ok(Contents::NotChecked(format!(
+            "a pool after a crash is read into memory for that: {} of {} that are there; `towa recover` it first",
+            bytes(needed),
+            bytes(there)
+        )));
+    }
+    let _progress = Progress::spinner("checking what is in it".into());
+    let options = Options { manual: true, eager: !is_complete, ..Options::default() };
+    let pool = match Pool::open_on(Private::of(medium, is_complete), &options).map_err(Error::from) {
+        Ok(pool) => pool,
+        // An address that is taken, or no room for the mapping, says nothing of the pool.
+        Err(error) if failure::code(&error) == failure::FAILED => return Ok(Contents::NotChecked(failure::message(&error))),
+        Err(error) => return Err(error),
+    };
+    let checked = check_roots(&pool);
+    pool.abandon();
+    checked.map(Contents::Sound)
+}
+
+fn check_roots(pool: &Pool) -> Result<Vec<Content>> {
+    let damaged = |error: Error| match failure::code(&error) {
+        DAMAGED => {
+            let place = pool.medium().map_or_else(String::new, |medium| medium.location());
+            failure::coded(DAMAGED, format!("{place}: {}", failure::message(&error)))
+        }
+        _ => error,
+    };
+    let known = towa_containers::check_all(pool).map_err(|e| damaged(e.into()))?;
+    let mut found: Vec<Content> = known.into_iter().map(|it| Content { root: it.name, kind: it.kind, items: it.items }).collect();
+    let store = towa_server::check(pool).map_err(|e| damaged(e.into()))?;
+    found.extend(store.map(|it| Content { root: towa_server::ROOT.into(), kind: "serve store", items: it.items }));
+    found.sort_by(|a, b| a.root.cmp(&b.root));
+    Ok(found)
+}

@@ -1,0 +1,177 @@
+//! Creating: what is refused leaves nothing, what was interrupted can be done again, and nobody else's file is touched.
+
+use std::fs;
+
+use towa_media::sim::{Effect, Explorer, Point};
+
+use super::*;
+use crate::names;
+
+fn in_dir(dir: &Path) -> Arc<dyn Medium> {
+    towa_media::open_dir(dir, None, false).unwrap()
+}
+
+fn files(medium: &SimMedium) -> Vec<&'static str> {
+    [names::SUPERBLOCK, names::SUPERBLOCK_NEW, names::IMAGE, names::LOG]
+        .into_iter()
+        .filter(|name| medium.exists(name).unwrap())
+        .collect()
+}
+
+/// Whether there is a pool on what a crash left, or creating one again makes it.
+fn can_be_created(left: SimMedium, created: &mut usize) -> std::result::Result<(), String> {
+    match open(&left) {
+        Ok(_) => Ok(()),
+        Err(Error::Missing { .. }) => {
+            *created += 1;
+            Heap::create(Arc::new(left), &options()).map(|_| ()).map_err(|e| e.to_string())
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Explores all crashes of what was done on `medium`; gives how many had no pool yet.
+fn explore(medium: &SimMedium, seed: u64) -> usize {
+    let mut created = 0;
+    let checked = Explorer::new(medium.trace(), seed).check(600, |image| can_be_created(image.to_medium(), &mut created));
+    checked.unwrap_or_else(|counterexample| panic!("{counterexample}"));
+    created
+}
+
+/// Wherever creation is cut off, there is a pool afterwards, or creating it again makes one.
+#[test]
+fn an_interrupted_creation_can_be_done_again() {
+    for (seed, medium) in both_models().into_iter().enumerate() {
+        drop(create(&medium));
+        assert!(explore(&medium, seed as u64) > 40);
+    }
+}
+
+/// The removal of what an interrupted creation left, or a failed one made, may be cut off too.
+#[test]
+fn an_interrupted_removal_can_be_done_again() {
+    for (seed, medium) in both_models().into_iter().enumerate() {
+        medium.inject(Point::Rename, 0, Effect::Io);
+        Heap::create(Arc::new(medium.clone()), &options()).unwrap_err();
+        assert!(explore(&medium, seed as u64) > 40);
+    }
+    for (seed, medium) in both_models().into_iter().enumerate() {
+        // All that creation makes, but for the last name.
+        drop(create(&medium));
+        medium.rename(names::SUPERBLOCK, names::SUPERBLOCK_NEW).unwrap();
+        medium.sync_names().unwrap();
+        let after = medium.events();
+        drop(create(&medium));
+        let mut created = 0;
+        let checked = Explorer::new(medium.trace(), seed as u64)
+            .starting_at(after)
+            .check(600, |image| can_be_created(image.to_medium(), &mut created));
+        checked.unwrap_or_else(|counterexample| panic!("{counterexample}"));
+        assert!(created > 40);
+    }
+}
+
+#[test]
+fn creation_that_fails_leaves_nothing() {
+    for point in [Point::Create, Point::Reserve, Point::Write, Point::Fence, Point::SyncNames, Point::Rename] {
+        for after in 0..6 {
+            for medium in both_models() {
+                medium.inject(point, after, Effect::Io);
+                if Heap::create(Arc::new(medium.clone()), &options()).is_err() {
+                    assert_eq!(files(&medium), [""; 0], "{point:?} failed after {after}");
+                } else {
+                    assert!(after > 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = create(&SimMedium::new(Model::Line));
+    let options = CreateOptions { base: Some(taken.base().as_ptr().addr()), ..options() };
+    Heap::create(in_dir(dir.path()), &options).unwrap_err();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    drop(taken);
+    Heap::create(in_dir(dir.path()), &options).unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_there_are_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for wrong in [
+        CreateOptions { heap_len: u64::MAX, ..options() },
+        CreateOptions { heap_len: 0, ..options() },
+        CreateOptions { log_len: Some(u64::MAX), ..options() },
+        CreateOptions { log_len: Some((1 << 20) - 1), ..options() },
+        CreateOptions { base: Some(4096), ..options() },
+        CreateOptions { base: Some((1 << 47) - (2 << 20)), ..options() },
+        CreateOptions { base: Some(usize::MAX - (2 << 20) + 1), ..options() },
+    ] {
+        assert!(matches!(Heap::create(in_dir(dir.path()), &wrong), Err(Error::Options { .. })), "{wrong:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+    assert!(matches!(Heap::volatile(u64::MAX), Err(Error::Options { .. })));
+}
+
+/// Refused by open and create alike, with a word that says what to do, and nothing is touched.
+fn refused_untouched(dir: &Path, word: &str) {
+    let before = snapshot(dir);
+    let opened = Heap::open(in_dir(dir), &OpenOptions { door: Door::Epoch, eager: true }).unwrap_err();
+    let created = Heap::create(in_dir(dir), &options()).unwrap_err();
+    for error in [&opened, &created] {
+        assert!(matches!(error, Error::Damaged { .. } | Error::Foreign { .. }), "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    assert_eq!(snapshot(dir), before);
+}
+
+#[test]
+fn a_pool_that_lost_its_superblock_is_not_created_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let heap = Heap::create(in_dir(dir.path()), &options()).unwrap();
+    commit(&heap, heap.recovered(), &[(DATA, 1)]);
+    drop(heap);
+    fs::remove_file(dir.path().join(names::SUPERBLOCK)).unwrap();
+    refused_untouched(dir.path(), "put back");
+    let verdict = crate::verify(&*in_dir(dir.path()), Door::Epoch, &mut |_, _| ()).unwrap_err();
+    assert!(matches!(verdict, Error::Damaged { .. }), "{verdict}");
+    assert!(matches!(crate::describe(&*in_dir(dir.path())), Err(Error::Damaged { .. })));
+    // A half-written one in its place is not the mark of an interrupted creation either: there is something in the log.
+    fs::write(dir.path().join(names::SUPERBLOCK_NEW), [0; 8192]).unwrap();
+    refused_untouched(dir.path(), "superblock.new");
+}
+
+#[test]
+fn a_whole_mark_beside_a_log_with_epochs_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let heap = Heap::create(in_dir(dir.path()), &options()).unwrap();
+    commit(&heap, heap.recovered(), &[(DATA, 1)]);
+    drop(heap);
+    fs::remove_file(dir.path().join("lock")).unwrap();
+    let bytes = fs::read(dir.path().join(names::SUPERBLOCK)).unwrap();
+    // As creation wrote it: the second slot alone.
+    fs::write(dir.path().join(names::SUPERBLOCK_NEW), [&[0; 4096], &bytes[4096..]].concat()).unwrap();
+    fs::remove_file(dir.path().join(names::SUPERBLOCK)).unwrap();
+    refused_untouched(dir.path(), "superblock.new");
+}
+
+#[test]
+fn files_of_somebody_else_are_left_alone() {
+    for name in [names::IMAGE, names::LOG, names::SUPERBLOCK_NEW] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(name), "mine").unwrap();
+        refused_untouched(dir.path(), name);
+        fs::remove_file(dir.path().join(name)).unwrap();
+        fs::create_dir(dir.path().join(name)).unwrap();
+        refused_untouched(dir.path(), name);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("lock"), "mine").unwrap();
+    let error = Heap::create(in_dir(dir.path()), &options()).unwrap_err().to_string();
+    assert!(error.contains("something else"), "{error}");
+    assert_eq!(fs::read(dir.path().join("lock")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,135 @@
+//! A stripe's lock, and what may be done with the stripe's items while it is held.
+//!
+//! What must always hold: whoever has a [`Found`] holds the lock under which it was found; a transaction begins after the lock was
+//! taken and ends before it is released.
+
+use parking_lot::MutexGuard;
+use towa_epoch::Tx;
+
+use super::item::{Content, Item};
+use super::table::{self, Found, STRIPES};
+use super::{Store, stripe_of};
+
+/// A locked stripe, and the hash for which it was locked.
+pub struct Locked<'s> {
+    pub(super) store: &'s Store,
+    pub(super) hash: u64,
+    /// The table's shape when the lock was taken, before any transaction: see [`Table::shape`].
+    pub(super) shape: table::Shape,
+    pub(super) _guard: MutexGuard<'s, ()>,
+}
+
+impl Locked<'_> {
+    /// Turns to another hash of the same stripe.
+    pub(super) fn aim(&mut self, hash: u64) {
+        assert_eq!(stripe_of(hash), stripe_of(self.hash), "a lock covers its own stripe only");
+        self.hash = hash;
+    }
+
+    /// Splits the lower line of this hash, if that is still to be done.
+    pub(super) fn split(&self, tx: &Tx<'_>) -> bool {
+        // SAFETY: the stripe is locked and encloses `tx`.
+        unsafe { self.store.table.split(tx, self.shape, self.hash) }
+    }
+
+    /// Finds `key`, live or not.
+    pub fn find(&self, key: &[u8]) -> Option<Found> {
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.find(self.shape, self.hash, key) }
+    }
+
+    /// Calls `each`, which changes nothing, with all items of line `index` of this stripe, until it says `false`.
+    pub(super) fn for_each(&self, index: u64, each: impl FnMut(Item) -> bool) {
+        assert_eq!(stripe_of(index), stripe_of(self.hash), "a lock covers its own stripe only");
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.for_each(self.shape, index, each) }
+    }
+
+    pub(super) fn find_at(&self, address: u64) -> Option<Found> {
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.find_at(self.shape, self.hash, address) }
+    }
+
+    /// Links a new item. Fails, before anything is changed, when the heap is full.
+    pub fn insert(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let item = self.create(tx, content)?;
+        self.split(tx);
+        let table = &self.store.table;
+        // SAFETY: the stripe is locked and encloses `tx`; the new item is still ours alone.
+        unsafe {
+            let head = table.chain(self.shape, self.hash);
+            *item.next_slot() = *head;
+            table::link(tx, head, item.address());
+        }
+        self.account(tx, 1, item.room() as i64, i64::from(content.expires != 0));
+        Ok(item)
+    }
+
+    /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed.
+    pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let old = found.item;
+        let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
+        if content.value.1.is_empty() && old.can_hold(content.size()) {
+            // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
+            unsafe { old.overwrite(tx, content) };
+            self.account(tx, 0, 0, expiring);
+            return Ok(old);
+        }
+        let new = self.create(tx, content)?;
+        let grown = new.room() as i64 - old.room() as i64;
+        // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
+        unsafe {
+            *new.next_slot() = old.next();
+            table::link(tx, found.slot, new.address());
+            tx.free(old.block());
+        }
+        self.account(tx, 0, grown, expiring);
+        Ok(new)
+    }
+
+    fn create(&self, tx: &Tx<'_>, content: &Content<'_>) -> towa_epoch::Result<Item> {
+        let block = tx.alloc(content.size())?;
+        // SAFETY: the block is ours, marked by the allocator, and long enough.
+        unsafe {
+            let room = self.store.pool.block_size(block);
+            Ok(Item::create(block, room, content))
+        }
+    }
+
+    /// Removes an item.
+    pub fn remove(&self, tx: &Tx<'_>, found: Found) {
+        let item = found.item;
+        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
+        unsafe {
+            table::link(tx, found.slot, item.next());
+            tx.free(item.block());
+        }
+    }
+
+    /// Changes an item's expiry time, bits and CAS id.
+    pub fn put_state(&self, tx: &Tx<'_>, item: Item, expires: u32, bits: u8, cas: u64) {
+        self.account(tx, 0, 0, i64::from(expires != 0) - i64::from(item.expires() != 0));
+        // SAFETY: the stripe is locked and encloses `tx`.
+        unsafe { item.put_state(tx, expires, bits, cas) };
+    }
+
+    /// Overwrites a counter's digits.
+    pub fn put_number(&self, tx: &Tx<'_>, item: Item, digits: &[u8], cas: u64) {
+        // SAFETY: the stripe is locked and encloses `tx`; the caller compared the lengths.
+        unsafe { item.put_number(tx, digits, cas) };
+    }
+
+    fn account(&self, tx: &Tx<'_>, items: i64, bytes: i64, expiring: i64) {
+        if items == 0 && bytes == 0 && expiring == 0 {
+            return;
+        }
+        let stripe = stripe_of(self.hash);
+        // SAFETY: the stripe is locked and encloses `tx`.
+        let in_stripe = unsafe { self.store.roots.add_to_stripe(tx, stripe, items, bytes, expiring) };
+        self.store.count(self.hash, items, bytes, expiring);
+        if items > 0 && in_stripe > self.shape.lines() / STRIPES as u64 * table::BUCKETS as u64 {
+            self.store.wake.now();
+        }
+    }
+}
