@@ -28,8 +28,8 @@ use towa_heap::superblock::Door;
 use towa_heap::{Heap, OpenOptions};
 use towa_media::sim::{EventInfo, EventKind, Explorer, Model, SimMedium, Trace};
 
-/// Most commit slots of the worlds here: so few that the record a crash would need is soon overwritten.
-const SLOTS_MAX: u32 = 4;
+/// Commit slots of the worlds here, the fewest there can be: the record that a crash would need is soon overwritten.
+const SLOTS: u32 = 4;
 /// Worlds that the events are drawn from.
 const WORLDS: u64 = 12;
 /// Single events of each kind that are deleted.
@@ -102,7 +102,7 @@ fn shape(rng: &mut SmallRng) -> Shape {
     let mut shape = Shape::plain(rng);
     shape.log_len = RING_MIN;
     shape.log_start = (RING_MIN - rng.random_range(64..40_000)) / 64 * 64;
-    shape.commit_slots = rng.random_range(2..=SLOTS_MAX);
+    shape.commit_slots = SLOTS;
     shape.close = true;
     shape
 }
@@ -114,8 +114,12 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
     let medium = SimMedium::new(model);
     let world = World::run_shaped(medium.clone(), &mut rng, History::default(), &shape).expect("work without faults");
     let trace = medium.trace();
-    let named =
-        trace.events().find(|e| e.kind() == EventKind::SyncNames).expect("names are synced before the last one is given").index();
+    let named = trace
+        .events()
+        .filter(|e| e.kind() == EventKind::SyncNames)
+        .nth(1)
+        .expect("names are synced before the last one is given")
+        .index();
     let fresh = Recorded {
         trace: trace.clone(),
         history: world.history.clone(),

@@ -3,6 +3,8 @@
 //! What must hold: the operation is refused and the pool good, or the pool is poisoned; and whatever a crash of the process or of the
 //! machine then leaves opens at an acknowledged epoch. Nothing is ever written where space was not reserved.
 
+use std::ops::Range;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_crash_test::epoch::{History, Shape, World, check_image};
@@ -19,8 +21,9 @@ struct Outcomes {
     untouched: usize,
 }
 
-/// Runs worlds of two generations; in one of them `effect` strikes at one of the first `calls` calls at `point`, and `burst` times.
-fn strike(model: Model, point: Point, effect: Effect, calls: u64, burst: u64) -> Outcomes {
+/// Runs worlds of two generations; in one of them `effect` strikes at one of the `calls` at `point`, counted from 0, and
+/// `burst` times.
+fn strike(model: Model, point: Point, effect: Effect, calls: Range<u64>, burst: u64) -> Outcomes {
     let mut outcomes = Outcomes::default();
     for seed in 0..WORLDS {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -31,7 +34,7 @@ fn strike(model: Model, point: Point, effect: Effect, calls: u64, burst: u64) ->
         for generation in 0..2 {
             let shape = fixed.reopened(&mut rng);
             if generation == struck {
-                let after = rng.random_range(0..calls);
+                let after = rng.random_range(calls.clone());
                 (after..after + burst).for_each(|after| medium.inject(point, after, effect));
             }
             let place = format!("{model:?}, {effect:?} at {point:?}, seed {seed}, generation {generation}");
@@ -70,19 +73,22 @@ fn strike(model: Model, point: Point, effect: Effect, calls: u64, burst: u64) ->
 #[test]
 fn a_full_medium_refuses_and_harms_nothing() {
     for model in [Model::Line, Model::File] {
-        let outcomes = strike(model, Point::Reserve, Effect::Full, 2, 8);
+        // Creating and opening reserve first.
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 0..2, 1);
+        assert!(outcomes.failed >= 5, "{outcomes:?}");
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 2..3, 8);
         assert!(outcomes.refused >= 5, "{outcomes:?}");
-        strike(model, Point::Create, Effect::Full, 3, 1);
+        strike(model, Point::Create, Effect::Full, 0..3, 1);
     }
     // A file whose blocks were not all there to begin with may be full when it is written.
-    let outcomes = strike(Model::File, Point::Write, Effect::Full, 200, 1);
+    let outcomes = strike(Model::File, Point::Write, Effect::Full, 0..200, 1);
     assert!(outcomes.failed >= 10, "{outcomes:?}");
 }
 
 #[test]
 fn a_failed_write_poisons() {
     for model in [Model::Line, Model::File] {
-        let outcomes = strike(model, Point::Write, Effect::Io, 200, 1);
+        let outcomes = strike(model, Point::Write, Effect::Io, 0..200, 1);
         assert!(outcomes.failed >= 10 && outcomes.refused == 0, "{outcomes:?}");
     }
 }
@@ -90,9 +96,9 @@ fn a_failed_write_poisons() {
 #[test]
 fn a_failed_sync_poisons_and_is_not_retried() {
     for model in [Model::Line, Model::File] {
-        let outcomes = strike(model, Point::Fence, Effect::Io, 40, 1);
+        let outcomes = strike(model, Point::Fence, Effect::Io, 0..40, 1);
         assert!(outcomes.failed >= 10 && outcomes.refused == 0, "{outcomes:?}");
-        let outcomes = strike(model, Point::SyncNames, Effect::Io, 2, 1);
+        let outcomes = strike(model, Point::SyncNames, Effect::Io, 0..2, 1);
         assert!(outcomes.failed >= 5 && outcomes.refused == 0, "{outcomes:?}");
     }
 }
@@ -100,7 +106,7 @@ fn a_failed_sync_poisons_and_is_not_retried() {
 #[test]
 fn a_medium_that_cannot_be_read_is_refused() {
     for model in [Model::Line, Model::File] {
-        let outcomes = strike(model, Point::Read, Effect::Io, 30, 1);
+        let outcomes = strike(model, Point::Read, Effect::Io, 0..30, 1);
         assert!(outcomes.failed >= 10 && outcomes.refused == 0, "{outcomes:?}");
     }
 }

@@ -46,8 +46,8 @@ impl Heap {
         Self::create_with_log(medium, options, COMMIT_SLOTS, 0)
     }
 
-    /// [`create`](Self::create) with so many commit slots (2 at least), and a log that begins at position `tail` (a multiple of 64): near
-    /// the ring's end it soon wraps, and so do few slots. For crash tests.
+    /// [`create`](Self::create) with so many commit slots (4 at least), and a log that begins at position `tail` (a multiple of 64, within the
+    /// ring): near the ring's end it soon wraps, and so do few slots. For crash tests.
     #[doc(hidden)]
     pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
         let sb = Superblock { commit_slots, tail, ..new_superblock(options)? };

@@ -116,7 +116,9 @@ fn run_world(
         report.transactions += world.transactions;
         history = world.history;
         let trace = medium.trace();
-        let budget = IMAGES_PER_GENERATION.min(settings.images.saturating_sub(report.images).max(1));
+        // Images with large objects take long: more worlds are worth more than more of them.
+        let most = if shape.large_max > 0 { IMAGES_PER_GENERATION / 3 } else { IMAGES_PER_GENERATION };
+        let budget = most.min(settings.images.saturating_sub(report.images).max(1));
         let mut survivor = explore(&trace, seed ^ generation as u64, budget, &history, &mut rng, report).map_err(fail)?;
         if shape.close && rng.random() {
             // Reopened as it was closed.

@@ -68,7 +68,7 @@ impl Shape {
             shape.size_max = 4000;
         }
         if rng.random() {
-            shape.commit_slots = [2, 3, 4, 8, 16][rng.random_range(0..5)];
+            shape.commit_slots = [4, 5, 8, 16][rng.random_range(0..4)];
         }
         match rng.random_range(0..8) {
             // So many epochs that commit slots wrap over several generations, those of most pools too.
@@ -78,7 +78,7 @@ impl Shape {
                 shape.epochs = if shape.commit_slots == 256 { 100 } else { 40 };
                 shape.apply_one_in = 0;
             }
-            2 | 3 => {
+            2 => {
                 shape.heap_len = 64 * (128 << 10);
                 // The smallest log takes less in one transaction, and wraps in every generation.
                 shape.large_max = if shape.log_len == RING_MIN { 30_000 } else { 300_000 };
