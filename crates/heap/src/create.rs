@@ -43,7 +43,14 @@ impl Heap {
     /// Creates a pool on `medium`. A pool that is there already is an error, and so are files of its names that no interrupted creation
     /// left; what one left is removed. Creation that fails leaves nothing.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Heap> {
-        let sb = new_superblock(options)?;
+        Self::create_with_log(medium, options, COMMIT_SLOTS, 0)
+    }
+
+    /// [`create`](Self::create) with so many commit slots (4 at least), and a log that begins at position `tail` (a multiple of 64, within the
+    /// ring): near the ring's end it soon wraps, and so do few slots. For crash tests.
+    #[doc(hidden)]
+    pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
+        let sb = Superblock { commit_slots, tail, ..new_superblock(options)? };
         let lock = medium.lock()?;
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });

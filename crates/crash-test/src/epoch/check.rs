@@ -6,7 +6,7 @@ use towa_heap::superblock::Door;
 use towa_heap::{Error, Heap, OpenOptions, alloc};
 use towa_media::sim::SimMedium;
 
-use super::world::{CELL, CELLS, Cell, History, ROOT, pattern};
+use super::world::{CELL, CELLS, CLOSED, Cell, History, ROOT, pattern};
 
 /// Recovers the pool on `medium` and checks it against `history`; gives the epoch it is at, or `None` where there is rightly no pool.
 /// `notes`: the epochs acknowledged as durable before the crash, oldest first, the first being the pool's creation.
@@ -17,12 +17,20 @@ pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Resu
         Err(e) => return Err(format!("recovery refused: {e}")),
     };
     let epoch = heap.recovery().epoch;
-    let acknowledged = notes.last().copied().unwrap_or(history.base);
+    let last = notes.last().copied().unwrap_or(history.base);
+    let acknowledged = last & !CLOSED;
     if epoch < acknowledged {
         return Err(format!("epoch {acknowledged} was acknowledged as durable, recovery gave epoch {epoch}"));
     }
     if epoch > history.newest() {
         return Err(format!("recovery gave epoch {epoch}, the newest there was is {}", history.newest()));
+    }
+    let clean = heap.recovery().clean;
+    if last & CLOSED != 0 && !clean {
+        return Err("the pool was closed, and is not clean".into());
+    }
+    if clean && epoch != history.base && epoch != history.newest() {
+        return Err(format!("the pool is clean at epoch {epoch}: neither where it was opened nor where it was closed"));
     }
     compare(&heap, &history.state(epoch)).map_err(|e| format!("recovered epoch {epoch}: {e}"))?;
     Ok(Some(epoch))
@@ -67,15 +75,24 @@ fn check_object(heap: &Heap, i: usize, cell: &Cell, expected: &Cell, frontier: u
     }
     // SAFETY: within the heap, just checked; nobody writes it.
     let bytes = unsafe { std::slice::from_raw_parts(heap.base().as_ptr().add(offset as usize), expected.size as usize) };
-    match bytes.iter().enumerate().find(|(at, b)| **b != pattern(i, expected, *at)) {
-        None => Ok(()),
-        Some((at, byte)) => Err(format!(
-            "cell {i} version {}: byte {at} of {} is {byte:#x}, should be {:#x}",
-            expected.version,
-            expected.size,
-            pattern(i, expected, at)
-        )),
+    let mut part = [0; 1024];
+    for from in (0..bytes.len()).step_by(part.len()) {
+        let found = &bytes[from..(from + part.len()).min(bytes.len())];
+        let wanted = &mut part[..found.len()];
+        pattern(i, expected, from, wanted);
+        if found != wanted {
+            let at = (0..found.len()).find(|at| found[*at] != wanted[*at]).expect("they differ");
+            return Err(format!(
+                "cell {i} version {}: byte {} of {} is {:#x}, should be {:#x}",
+                expected.version,
+                from + at,
+                expected.size,
+                found[at],
+                wanted[at]
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Every block that is live is one the program knows: none leaked, none used twice.

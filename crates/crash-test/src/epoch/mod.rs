@@ -4,9 +4,11 @@
 //! checkpoints, and remembers what each epoch changed. A [`sweep`] then looks at the crash images of the recorded trace. Recovery of
 //! each must give **exactly the state at the end of one epoch, not older than the newest acknowledged as durable**: every byte of
 //! every object, no block leaked, none used twice. For some images recovery itself is crashed, at every one of its events, and
-//! must then give that same state. Then one crashed image is worked on further, for several generations.
+//! must then give that same state. At some moments only the process dies: the next one reads what is not durable yet, recovers, and
+//! then the machine crashes under it. Then one crashed image (or the closed pool) is worked on further, for several generations.
 
 mod check;
+mod shape;
 mod world;
 
 use rand::rngs::SmallRng;
@@ -14,6 +16,7 @@ use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
 pub use check::check_image;
+pub use shape::Shape;
 pub use world::{History, World};
 
 /// What to explore.
@@ -34,6 +37,8 @@ pub struct Report {
     pub images: usize,
     /// Of these: crashes during recovery.
     pub images_in_recovery: usize,
+    /// Of these: crashes of the machine during the recovery of what a killed process left.
+    pub images_after_kill: usize,
     /// Moments at which a crash was tried.
     pub crash_points: usize,
     /// Of these: every possible image was tried.
@@ -70,16 +75,21 @@ impl std::error::Error for Failure {}
 /// Generations (crash, recover, work on) of one world.
 const GENERATIONS: usize = 4;
 /// Images of one generation's trace.
-const IMAGES_PER_GENERATION: usize = 1500;
+const IMAGES_PER_GENERATION: usize = 700;
 /// One image in so many has its recovery crashed too.
-const CRASH_RECOVERY_ONE_IN: u32 = 40;
+const CRASH_RECOVERY_ONE_IN: u32 = 80;
+/// Moments in a generation at which the process is killed.
+const KILLS: usize = 4;
+/// Images of one crashed recovery.
+const IMAGES_PER_RECOVERY: usize = 60;
 
 /// Explores about `settings.images` crash images; `progress` is called with the number done so far.
 pub fn sweep(settings: &Settings, progress: &mut dyn FnMut(usize)) -> Result<Report, Failure> {
     let mut report = Report::default();
     while report.images < settings.images {
         let seed = settings.seed.wrapping_add(report.worlds as u64);
-        let model = settings.model.unwrap_or(if report.worlds % 2 == 0 { Model::Line } else { Model::File });
+        // By the seed, so that a world's own seed gives it again.
+        let model = settings.model.unwrap_or(if seed.is_multiple_of(2) { Model::Line } else { Model::File });
         run_world(seed, model, settings, &mut report, progress).map_err(|(place, message)| Failure { seed, place, message })?;
         report.worlds += 1;
     }
@@ -96,16 +106,26 @@ fn run_world(
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut medium = SimMedium::new(model);
     let mut history = History::default();
+    let fixed = Shape::draw(&mut rng);
     for generation in 0..GENERATIONS {
-        let place = format!("{model:?} model, generation {generation}");
+        let shape = fixed.reopened(&mut rng);
+        let place = format!("{model:?} model, generation {generation}, {shape:?}");
         let fail = |message: String| (place.clone(), message);
-        let world = World::run(medium.clone(), &mut rng, history).map_err(fail)?;
+        let world = World::run_shaped(medium.clone(), &mut rng, history, &shape).map_err(fail)?;
         report.epochs += world.epochs;
         report.transactions += world.transactions;
         history = world.history;
         let trace = medium.trace();
-        let budget = IMAGES_PER_GENERATION.min(settings.images.saturating_sub(report.images).max(1));
-        let survivor = explore(&trace, seed ^ generation as u64, budget, &history, &mut rng, report).map_err(fail)?;
+        // Images with large objects take long: more worlds are worth more than more of them.
+        let most = if shape.large_max > 0 { IMAGES_PER_GENERATION / 3 } else { IMAGES_PER_GENERATION };
+        let budget = most.min(settings.images.saturating_sub(report.images).max(1));
+        let mut survivor = explore(&trace, seed ^ generation as u64, budget, &history, &mut rng, report).map_err(fail)?;
+        if shape.close && rng.random() {
+            // Reopened as it was closed.
+            Explorer::new(trace.clone(), seed).only_at(trace.len()).for_each_image(2, |image| {
+                survivor = Some((image.to_medium(), history.newest()));
+            });
+        }
         progress(report.images);
         let Some((next, epoch)) = survivor else { break };
         history.truncate(epoch);
@@ -139,8 +159,13 @@ fn explore(
             Ok(())
         })
         .map_err(|counterexample| counterexample.to_string())?;
-    report.images += coverage.images + in_recovery;
+    let mut after_kill = 0;
+    for _ in 0..KILLS {
+        after_kill += kill(trace, rng.random_range(0..=trace.len()), seed, history)?;
+    }
+    report.images += coverage.images + in_recovery + after_kill;
     report.images_in_recovery += in_recovery;
+    report.images_after_kill += after_kill;
     report.crash_points += coverage.events;
     report.exhaustive_points += coverage.exhaustive_events;
     report.sampled_points += coverage.sampled_events;
@@ -150,10 +175,24 @@ fn explore(
 /// Crashes the recovery that `trace` recorded, everywhere: recovering from that must give `epoch` again.
 fn crash_recovery(trace: &Trace, seed: u64, epoch: u64, history: &History) -> Result<usize, String> {
     let coverage = Explorer::new(trace.clone(), seed)
-        .check(60, |image| match check_image(&image.to_medium(), &[epoch], history)? {
+        .check(IMAGES_PER_RECOVERY, |image| match check_image(&image.to_medium(), &[epoch], history)? {
             Some(again) if again == epoch => Ok(()),
             other => Err(format!("recovery gave epoch {epoch}; crashed and repeated it gave {other:?}")),
         })
         .map_err(|counterexample| format!("crash during recovery: {counterexample}"))?;
+    Ok(coverage.images)
+}
+
+/// Kills the process after `events` events of `trace`: the next one must recover, and what it then calls durable must survive a crash
+/// of the machine at any moment from there on.
+pub fn kill(trace: &Trace, events: usize, seed: u64, history: &History) -> Result<usize, String> {
+    let medium = trace.killed_after(events);
+    let place = |what: String| format!("process killed after {events} events: {what}");
+    let Some(epoch) = check_image(&medium, &medium.trace().notes(), history).map_err(place)? else { return Ok(1) };
+    medium.note(epoch);
+    let coverage = Explorer::new(medium.trace(), seed)
+        .starting_at(events)
+        .check(IMAGES_PER_RECOVERY, |image| check_image(&image.to_medium(), image.notes(), history).map(|_| ()))
+        .map_err(|counterexample| place(counterexample.to_string()))?;
     Ok(coverage.images)
 }

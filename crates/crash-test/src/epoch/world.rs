@@ -7,7 +7,9 @@
 //!
 //! A transaction replaces, rewrites in part, or removes the objects of some cells. Several threads are played by one: each has its own
 //! registration, and a transaction may stay open across the boundary of an epoch, holding its cells, while others of the new epoch
-//! run on other cells between the steps of the checkpoint.
+//! run on other cells between the steps of the checkpoint. Some are undoable, and of these every other one aborts.
+//!
+//! What a pool is like, its log so small that it wraps, or its commit slots so few, is a [`Shape`](super::Shape).
 
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -16,8 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rand::Rng;
 use rand::rngs::SmallRng;
-use towa_epoch::{Options, Phase, Pool, Root, Thread, Tx};
+use towa_epoch::{Error, Mode, Options, Phase, Pool, Root, Thread, Tx};
+use towa_heap::superblock::Door;
+use towa_heap::{CreateOptions, Heap};
 use towa_media::sim::SimMedium;
+
+use super::shape::Shape;
 
 /// Name of the root.
 pub const ROOT: &str = "cells";
@@ -25,8 +31,13 @@ pub const ROOT: &str = "cells";
 pub const CELLS: usize = 20;
 /// Bytes from cell to cell: a line, so that transactions on different cells share none.
 pub const CELL: usize = 64;
+/// Notes with this bit: the pool was closed at the epoch in the other bits.
+pub const CLOSED: u64 = 1 << 63;
 const THREADS: usize = 3;
-const EPOCHS: usize = 10;
+/// Most large objects at a time: each takes some chunks of the heap.
+const LARGE_MAX: usize = 3;
+/// What a change to a cell marks beside the object's own bytes: headers, and the cell's line.
+const CHANGE_OVERHEAD: usize = 512;
 
 /// A cell, as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +53,17 @@ pub struct Cell {
     pub filled: u64,
 }
 
-/// Byte `at` of the object of cell `i`.
-pub fn pattern(i: usize, cell: &Cell, at: usize) -> u8 {
-    let version = if (at as u64) < cell.filled { cell.version } else { cell.version - 1 };
-    (version.wrapping_mul(0x9E37_79B9).wrapping_add(i as u64 * 31 + at as u64 * 7) >> 3) as u8
+/// The bytes from `from` on of the object of cell `i`.
+pub fn pattern(i: usize, cell: &Cell, from: usize, into: &mut [u8]) {
+    let new = (cell.filled as usize).clamp(from, from + into.len()) - from;
+    let (new, old) = into.split_at_mut(new);
+    let old_from = from + new.len();
+    for (part, version, from) in [(new, cell.version, from), (old, cell.version - 1, old_from)] {
+        let first = (version as u32).wrapping_mul(0x9E37_79B9).wrapping_add(i as u32 * 31);
+        for (at, byte) in part.iter_mut().enumerate() {
+            *byte = (first.wrapping_add((from + at) as u32 * 7) >> 3) as u8;
+        }
+    }
 }
 
 /// What every epoch changed.
@@ -53,9 +71,14 @@ pub fn pattern(i: usize, cell: &Cell, at: usize) -> u8 {
 pub struct History {
     /// The epoch that the world began with.
     pub base: u64,
-    changes: Vec<(u64, usize, Option<Cell>)>,
+    changes: Vec<Change>,
     newest: u64,
+    /// No object had this version yet, not in a transaction that was aborted or lost either.
+    next_version: u64,
 }
+
+/// Epoch, cell, and what it became.
+type Change = (u64, usize, Option<Cell>);
 
 impl History {
     /// The cells at the end of `epoch`: everything that transactions of that epoch or an earlier one did.
@@ -84,6 +107,8 @@ impl History {
 struct Open {
     thread: usize,
     cells: BTreeSet<usize>,
+    changes: Vec<Change>,
+    undoable: bool,
 }
 
 /// The work and its outcome.
@@ -95,48 +120,115 @@ pub struct World {
     pub epochs: u64,
     /// Transactions ended.
     pub transactions: u64,
+    /// Events of the trace when the pool was open: what came before belongs to its creation or recovery.
+    pub opened: usize,
+    /// Events when closing began; all of them if it was left as a crash leaves it.
+    pub closing: usize,
+    /// Allocations that were refused for want of space.
+    pub refused: u64,
+    /// What ended the work before its time: opening failed, or the pool is poisoned.
+    pub failed: Option<String>,
 }
 
 struct Worker<'r> {
     rng: &'r mut SmallRng,
+    shape: Shape,
     threads: Vec<Thread>,
     cells: NonNull<u8>,
     open: Vec<Open>,
     history: History,
     transactions: u64,
-    size_max: u64,
+    refused: u64,
+    /// A transaction found no log space: time for a checkpoint.
+    short: bool,
 }
 
 impl World {
-    /// Opens (or creates) the pool on `medium` and works on it for some epochs, noting each durable epoch in the medium's trace. The
-    /// pool is left as a crash would: not closed.
+    /// [`run_shaped`](Self::run_shaped) on a pool with a roomy log.
     pub fn run(medium: SimMedium, rng: &mut SmallRng, history: History) -> Result<World, String> {
-        let options = Options {
-            heap_len: 40 * (128 << 10),
-            log_len: Some(2 << 20),
-            base: Some(free_base()),
-            manual: true,
-            ..Options::default()
-        };
-        let fresh = history.base == 0;
-        let (on, sim) = (Arc::new(medium.clone()), medium);
-        let pool = if fresh { Pool::create_on(on, &options) } else { Pool::open_on(on, &options) }.map_err(|e| e.to_string())?;
-        sim.note(pool.durable_epoch());
-        let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
-        let size_max = if rng.random_ratio(1, 4) { 4000 } else { 900 };
-        let mut worker = Worker { rng, threads, cells: NonNull::dangling(), open: Vec::new(), history, transactions: 0, size_max };
-        worker.find_cells(&pool);
-        for _ in 0..EPOCHS {
-            worker.work();
-            worker.checkpoint(&pool, &sim)?;
+        let shape = Shape::plain(rng);
+        Self::run_shaped(medium, rng, history, &shape)
+    }
+
+    /// Opens (or creates) the pool on `medium` and works on it for some epochs, noting each durable epoch in the medium's trace. The
+    /// pool is left as a crash would, unless `shape` says that it is closed.
+    pub fn run_shaped(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
+        let world = Self::run_with_faults(medium, rng, history, shape)?;
+        match world {
+            World { failed: Some(why), .. } => Err(why),
+            World { refused: 1.., .. } => Err("an allocation was refused".into()),
+            world => Ok(world),
         }
+    }
+
+    /// [`run_shaped`](Self::run_shaped) on a medium that may fail. That refuses an allocation, or the opening, or else it must poison
+    /// the pool, which ends the work.
+    pub fn run_with_faults(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
+        let sim = medium.clone();
+        sim.strict_space();
+        let mut world = World { history, epochs: 0, transactions: 0, opened: 0, closing: 0, refused: 0, failed: None };
+        let pool = match open(medium, shape) {
+            Ok(pool) => pool,
+            Err(why) => {
+                (world.opened, world.closing, world.failed) = (sim.events(), sim.events(), Some(why));
+                return Ok(world);
+            }
+        };
+        sim.note(pool.durable_epoch());
+        world.opened = sim.events();
+        let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
+        let mut worker = Worker {
+            rng,
+            shape: *shape,
+            threads,
+            cells: NonNull::dangling(),
+            open: Vec::new(),
+            history: world.history,
+            transactions: 0,
+            refused: 0,
+            short: false,
+        };
+        let result = worker.find_cells(&pool).and_then(|()| {
+            (0..shape.epochs).try_for_each(|_| {
+                worker.work();
+                world.epochs += 1;
+                worker.checkpoint(&pool, &sim)
+            })
+        });
         worker.finish_open();
-        let world = World { history: worker.history, epochs: EPOCHS as u64, transactions: worker.transactions };
+        (world.history, world.transactions, world.refused) = (worker.history, worker.transactions, worker.refused);
         drop(worker.threads);
-        // Left as a crash would leave it: without the last checkpoint.
-        pool.abandon();
+        world.closing = sim.events();
+        if let Err(why) = result {
+            if !matches!(pool.checkpoint(), Err(Error::Poisoned { .. })) || pool.register().is_ok() {
+                return Err(format!("the pool goes on after: {why}"));
+            }
+            pool.abandon();
+            world.failed = Some(why);
+        } else if !shape.close {
+            // Left as a crash would leave it: without the last checkpoint.
+            pool.abandon();
+        } else if let Err(e) = pool.close() {
+            world.failed = Some(e.to_string());
+        } else {
+            sim.note(CLOSED | world.history.newest);
+        }
         Ok(world)
     }
+}
+
+/// Opens the pool on `medium`, which is created where there is none.
+fn open(medium: SimMedium, shape: &Shape) -> Result<Pool, String> {
+    let options = Options { manual: true, mode: shape.mode, persisters: shape.persisters, ..Options::default() };
+    let medium = Arc::new(medium);
+    match Pool::open_on(medium.clone(), &options) {
+        Err(Error::Heap(towa_heap::Error::Missing { .. })) => {}
+        other => return other.map_err(|e| e.to_string()),
+    }
+    let create =
+        CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log_len: Some(shape.log_len), base: Some(free_base()) };
+    Heap::create_with_log(medium.clone(), &create, shape.commit_slots, shape.log_start).map_err(|e| e.to_string())?;
+    Pool::open_on(medium, &options).map_err(|e| e.to_string())
 }
 
 /// An address for a pool of its own: worlds of parallel tests live in one process.
@@ -146,13 +238,21 @@ fn free_base() -> usize {
 }
 
 impl Worker<'_> {
-    fn find_cells(&mut self, pool: &Pool) {
+    fn find_cells(&mut self, pool: &Pool) -> Result<(), String> {
         if let Some(root) = pool.root(ROOT) {
             self.cells = root.ptr;
-            return;
+            return Ok(());
         }
-        let tx = self.threads[0].begin().expect("a fresh pool takes transactions");
-        let block = tx.alloc(CELLS * CELL + CELL).expect("room for the cells");
+        if !self.begin(0, false, 2 * CELLS * CELL + CHANGE_OVERHEAD) {
+            // What was recovered may fill the log.
+            pool.apply_now().map_err(|e| e.to_string())?;
+            assert!(self.begin(0, false, 2 * CELLS * CELL + CHANGE_OVERHEAD), "an empty log takes a transaction");
+        }
+        let tx = self.threads[0].resume().expect("just begun");
+        // What a medium refuses now, it has later.
+        let block =
+            std::iter::from_fn(|| Some(tx.alloc(CELLS * CELL + CELL))).inspect(|block| self.refused += u64::from(block.is_err()));
+        let block = block.take(100).find_map(Result::ok).expect("room for the cells");
         // Blocks are aligned to 16: cells begin at the next line.
         let cells = block.as_ptr().map_addr(|a| a.next_multiple_of(CELL));
         // SAFETY: within the fresh block, already marked.
@@ -163,12 +263,27 @@ impl Worker<'_> {
         unsafe { tx.set_root(ROOT, Some(root)) }.expect("a free root slot");
         let epoch = tx.commit();
         self.history.newest = self.history.newest.max(epoch);
+        Ok(())
     }
 
     /// Some transactions, one after another; now and then one stays open.
     fn work(&mut self) {
-        for _ in 0..self.rng.random_range(1..6) {
+        for _ in 0..self.rng.random_range(self.shape.transactions.0..=self.shape.transactions.1) {
             self.one();
+        }
+    }
+
+    /// Begins a transaction that writes up to `bytes`, unless the log has no space for it now.
+    fn begin(&mut self, thread: usize, undoable: bool, bytes: usize) -> bool {
+        let thread = &mut self.threads[thread];
+        let begun = if undoable { thread.begin_undoable_reserving(bytes) } else { thread.begin_reserving(bytes) };
+        match begun.map(std::mem::forget) {
+            Ok(()) => true,
+            Err(Error::Usage(why)) if why.contains("no log space") => {
+                self.short = true;
+                false
+            }
+            Err(e) => panic!("the pool takes transactions: {e}"),
         }
     }
 
@@ -185,39 +300,68 @@ impl Worker<'_> {
                 cells.insert(cell);
             }
         }
-        self.threads[thread].enter_raw(false).expect("the pool takes transactions");
-        self.change(thread, &cells);
-        if self.rng.random_ratio(1, 3) && self.open.len() + 1 < THREADS {
-            self.open.push(Open { thread, cells });
+        let undoable = self.rng.random_ratio(self.shape.undoable_percent, 100);
+        let large = if self.shape.large_max > 0 && self.rng.random_ratio(1, 6) && self.large_objects() < LARGE_MAX {
+            self.rng.random_range(4097..=self.shape.large_max)
         } else {
-            self.end(thread);
+            0
+        };
+        // It may change its cells twice: again before it ends, if it stays open.
+        let bytes = cells.len() * 2 * (self.shape.size_max as usize + CHANGE_OVERHEAD) + large as usize;
+        if !self.begin(thread, undoable, bytes) {
+            return;
         }
+        let mut open = Open { thread, cells, changes: Vec::new(), undoable };
+        self.change(&mut open, large);
+        if self.rng.random_ratio(1, 3) && self.open.len() + 1 < THREADS {
+            self.open.push(open);
+        } else {
+            self.end(open);
+        }
+    }
+
+    /// Cells whose objects are large.
+    fn large_objects(&self) -> usize {
+        let state = self.history.state(u64::MAX);
+        state.iter().flatten().filter(|cell| cell.size > 4096).count()
     }
 
     /// Ends the transactions that are open, each after one more change to its cells.
     fn finish_open(&mut self) {
-        for open in std::mem::take(&mut self.open) {
-            self.change(open.thread, &open.cells);
-            self.end(open.thread);
+        for mut open in std::mem::take(&mut self.open) {
+            self.change(&mut open, 0);
+            self.end(open);
         }
     }
 
-    fn end(&mut self, thread: usize) {
-        self.threads[thread].resume().expect("a running transaction").commit();
+    fn end(&mut self, open: Open) {
         self.transactions += 1;
+        let tx = self.threads[open.thread].resume().expect("a running transaction");
+        if open.undoable && self.rng.random() {
+            return tx.abort();
+        }
+        tx.commit();
+        self.history.changes.extend(open.changes);
     }
 
-    fn change(&mut self, thread: usize, cells: &BTreeSet<usize>) {
-        let tx = self.threads[thread].resume().expect("a running transaction");
-        for &i in cells {
+    /// Changes each of the transaction's cells; the first becomes an object of `large` bytes, if that is not 0.
+    fn change(&mut self, open: &mut Open, mut large: u64) {
+        let tx = self.threads[open.thread].resume().expect("a running transaction");
+        for &i in &open.cells {
             let at = self.cells.as_ptr().wrapping_add(i * CELL).cast::<Cell>();
             // SAFETY: cell `i` is in the live block of cells and held by this transaction.
             let old = unsafe { at.read() };
-            let new = change_cell(&tx, i, old, self.size_max, self.rng);
+            let size = match std::mem::take(&mut large) {
+                0 => None,
+                large => Some(large),
+            };
+            let sizes = (size, self.shape.size_max);
+            let new = change_cell(&tx, i, old, &mut self.history.next_version, sizes, &mut self.refused, self.rng);
             tx.mark(at.cast(), size_of::<Cell>());
             // SAFETY: as above, and marked.
             unsafe { at.write(new) };
-            self.history.changes.push((tx.epoch(), i, (new.ptr != 0).then_some(new)));
+            open.changes.push((tx.epoch(), i, (new.ptr != 0).then_some(new)));
+            // Aborted or not: what it marked is in its epoch.
             self.history.newest = self.history.newest.max(tx.epoch());
         }
         std::mem::forget(tx);
@@ -225,17 +369,25 @@ impl Worker<'_> {
 
     /// A checkpoint, with transactions of the new epoch between its steps.
     fn checkpoint(&mut self, pool: &Pool, sim: &SimMedium) -> Result<(), String> {
+        let stops = self.shape.mode == Mode::StopTheWorld;
+        if stops {
+            // It waits for every transaction, and lets none begin, until it is committed.
+            self.finish_open();
+        }
         let result = pool.checkpoint_observed(&mut |phase| match phase {
+            Phase::Committed => sim.note(pool.durable_epoch()),
+            Phase::Applied => self.one_ended(),
+            _ if stops => {}
             Phase::Advanced => {
                 // Those of the old epoch still run; one or two of the new one get in before they end.
                 self.one_ended();
                 self.finish_open();
             }
-            Phase::Committed => sim.note(pool.durable_epoch()),
             _ => self.one_ended(),
         });
         result.map_err(|e| e.to_string())?;
-        if self.rng.random_ratio(1, 3) {
+        let tired = self.shape.apply_one_in > 0 && self.rng.random_ratio(1, self.shape.apply_one_in);
+        if std::mem::take(&mut self.short) || tired {
             self.finish_open();
             pool.apply_now().map_err(|e| e.to_string())?;
         }
@@ -248,24 +400,33 @@ impl Worker<'_> {
         self.one();
         if self.open.len() > before {
             let open = self.open.pop().expect("just pushed");
-            self.end(open.thread);
+            self.end(open);
         }
     }
 }
 
-/// Gives cell `i` a new object, a new filling in part, or none.
-fn change_cell(tx: &Tx<'_>, i: usize, old: Cell, size_max: u64, rng: &mut SmallRng) -> Cell {
+/// Gives cell `i` a new object (of `large` bytes, if any), a new filling in part, or none: the last also if there is no space.
+fn change_cell(
+    tx: &Tx<'_>,
+    i: usize,
+    old: Cell,
+    next_version: &mut u64,
+    (large, size_max): (Option<u64>, u64),
+    refused: &mut u64,
+    rng: &mut SmallRng,
+) -> Cell {
     let object = NonNull::new(old.ptr as *mut u8);
     match (object, rng.random_range(0..10)) {
-        (Some(object), 0..3) => {
+        (Some(object), 0..3) if large.is_none() => {
             // SAFETY: the cell's own live block; the cell forgets it in this transaction.
             unsafe { tx.free(object) };
             Cell { ptr: 0, ..old }
         }
-        (Some(object), 3..7) if old.filled == old.size => {
-            let filled = rng.random_range(1..=old.size);
+        // A large object is rewritten in part, too: as far as the transaction has reserved for.
+        (Some(object), 3..7) if large.is_none() && old.filled == old.size => {
+            let filled = rng.random_range(1..=old.size.min(size_max));
             let new = Cell { version: old.version + 1, filled, ..old };
-            fill(tx, i, &new, object, 0..filled as usize);
+            fill(tx, i, &new, object, filled as usize);
             new
         }
         (object, _) => {
@@ -273,19 +434,27 @@ fn change_cell(tx: &Tx<'_>, i: usize, old: Cell, size_max: u64, rng: &mut SmallR
                 // SAFETY: as above.
                 unsafe { tx.free(object) };
             }
-            let size = rng.random_range(1..=size_max);
-            let fresh = tx.alloc(size as usize).expect("room for twenty objects");
-            let new = Cell { ptr: fresh.as_ptr().addr() as u64, version: old.version + 2, size, filled: size };
-            fill(tx, i, &new, fresh, 0..size as usize);
+            let small = rng.random_range(1..=size_max);
+            let allocated = match large.map(|size| (tx.alloc(size as usize), size)) {
+                Some((Ok(fresh), size)) => Ok((fresh, size)),
+                _ => tx.alloc(small as usize).map(|fresh| (fresh, small)),
+            };
+            let Ok((fresh, size)) = allocated else {
+                *refused += 1;
+                return Cell { ptr: 0, ..old };
+            };
+            // Two numbers for each: of the object, and of its filling in part.
+            *next_version += 2;
+            let new = Cell { ptr: fresh.as_ptr().addr() as u64, version: *next_version, size, filled: size };
+            fill(tx, i, &new, fresh, size as usize);
             new
         }
     }
 }
 
-fn fill(tx: &Tx<'_>, i: usize, cell: &Cell, object: NonNull<u8>, range: std::ops::Range<usize>) {
-    tx.mark(object.as_ptr().wrapping_add(range.start), range.len());
-    for at in range {
-        // SAFETY: within the object, a live block of `cell.size` bytes that this transaction holds; marked.
-        unsafe { object.as_ptr().add(at).write(pattern(i, cell, at)) };
-    }
+/// Fills the first `len` bytes.
+fn fill(tx: &Tx<'_>, i: usize, cell: &Cell, object: NonNull<u8>, len: usize) {
+    tx.mark(object.as_ptr(), len);
+    // SAFETY: within the object, a live block of `cell.size` bytes that this transaction holds; marked.
+    pattern(i, cell, 0, unsafe { std::slice::from_raw_parts_mut(object.as_ptr(), len) });
 }

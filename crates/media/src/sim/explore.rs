@@ -71,6 +71,12 @@ impl Explorer {
         self
     }
 
+    /// Lets the crash strike only until `events` events have happened.
+    pub fn ending_at(mut self, events: usize) -> Explorer {
+        self.last = self.last.min(events);
+        self
+    }
+
     /// Lets the crash strike only when exactly `events` events have happened: to reproduce a counterexample.
     pub fn only_at(mut self, events: usize) -> Explorer {
         self.first = events;

@@ -39,6 +39,8 @@ struct State {
     newest: Snapshot,
     trace: Trace,
     threads: HashMap<ThreadId, u32>,
+    /// Threads of processes before this one.
+    threads_before: u32,
     faults: Faults,
     /// Regions whose fence failed.
     failed: HashSet<u32>,
@@ -73,10 +75,26 @@ impl SimMedium {
             numbered.names.insert(name, number);
         }
         let trace = Trace { model, base: numbered.clone(), events: Vec::new(), data: Vec::new(), region_names };
+        Self::from_state(numbered, trace)
+    }
+
+    /// The medium as the next process finds it when this trace's process died and the machine lived on: everything written is
+    /// there to read, but what was not durable still is not, and no fence of the new process covers the old one's writes.
+    pub(super) fn from_trace(trace: Trace) -> SimMedium {
+        let newest = trace.newest();
+        let before = trace.events.iter().map(|event| event.thread + 1).max().unwrap_or(0);
+        let medium = Self::from_state(newest, trace);
+        medium.0.state.lock().threads_before = before;
+        medium
+    }
+
+    fn from_state(newest: Snapshot, trace: Trace) -> SimMedium {
+        let model = trace.model;
         let state = State {
-            newest: numbered,
+            newest,
             trace,
             threads: HashMap::new(),
+            threads_before: 0,
             faults: Faults::default(),
             failed: HashSet::new(),
             reserved: HashMap::new(),
@@ -124,7 +142,7 @@ impl fmt::Debug for SimMedium {
 
 impl State {
     fn record(&mut self, op: Op) {
-        let next = self.threads.len() as u32;
+        let next = self.threads_before + self.threads.len() as u32;
         let thread = *self.threads.entry(std::thread::current().id()).or_insert(next);
         self.trace.events.push(Event { thread, op });
     }

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Model;
 use super::fault::Point;
-use super::pages::Snapshot;
+use super::pages::{Pages, Snapshot};
+use super::replay::apply_name;
+use super::{Model, SimMedium};
 
-/// The recorded events and the state before the first. Cheap to keep, copied by [`SimMedium::trace`](super::SimMedium::trace).
+/// The recorded events and the state before the first. Cheap to keep, copied by [`SimMedium::trace`].
 #[derive(Clone)]
 pub struct Trace {
     pub(super) model: Model,
@@ -137,6 +138,42 @@ impl Trace {
             }
         }
         trace
+    }
+
+    /// The medium that the next process finds when this one is killed after `events` events and the machine lives on: it can read
+    /// everything written so far, though not all of it is durable. Its events follow those before, so that a crash of the machine
+    /// can be [explored](super::Explorer::starting_at) from there on.
+    pub fn killed_after(&self, events: usize) -> SimMedium {
+        let mut trace = self.clone();
+        trace.events.truncate(events);
+        SimMedium::from_trace(trace)
+    }
+
+    /// The [notes](SimMedium::note) taken so far, oldest first.
+    pub fn notes(&self) -> Vec<u64> {
+        self.events.iter().filter_map(|event| if let Op::Note(note) = event.op { Some(note) } else { None }).collect()
+    }
+
+    /// Names and bytes as a running program sees them after the last event.
+    pub(super) fn newest(&self) -> Snapshot {
+        let mut newest = self.base.clone();
+        for event in &self.events {
+            match &event.op {
+                Op::Write { region, off, at, len, .. } => {
+                    if let Some(pages) = newest.regions.get_mut(region) {
+                        pages.write(*off, &self.data[*at..at + len]);
+                    }
+                }
+                Op::Name(op) => {
+                    if let NameOp::Create { region, len, .. } = op {
+                        newest.regions.insert(*region, Pages::zeroed(*len));
+                    }
+                    apply_name(&mut newest, op);
+                }
+                _ => {}
+            }
+        }
+        newest
     }
 
     pub(super) fn info(&self, index: usize) -> EventInfo<'_> {
