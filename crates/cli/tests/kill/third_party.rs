@@ -3,9 +3,11 @@
 //! What it was told and what it answered is kept as for our own clients, and judged as theirs after each kill. It sends one command
 //! at a time, as such clients do.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rand::Rng;
@@ -15,8 +17,22 @@ use crate::client::{COUNTERS, Client, ITEMS, read, value};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kill/third_party.py");
 
-fn python() -> Command {
-    let mut command = Command::new(std::env::var_os("TOWA_PYTHON").unwrap_or_else(|| "python3".into()));
+/// Interpreters to try: the one asked for; the first on the path; Debian's own, which Debian's package of pymemcache is for.
+const PYTHONS: [&str; 2] = ["python3", "/usr/bin/python3"];
+
+/// The first interpreter that has pymemcache.
+fn interpreter() -> Option<&'static OsString> {
+    static FOUND: OnceLock<Option<OsString>> = OnceLock::new();
+    let has_it = |python: &OsString| {
+        let asked = python_of(python).args(["-c", "import pymemcache"]).stderr(Stdio::null()).output();
+        asked.is_ok_and(|out| out.status.success())
+    };
+    let find = || std::env::var_os("TOWA_PYTHON").into_iter().chain(PYTHONS.map(Into::into)).find(has_it);
+    FOUND.get_or_init(find).as_ref()
+}
+
+fn python_of(program: &OsStr) -> Command {
+    let mut command = Command::new(program);
     // Where tests/memcached/clients installs what the machine lacks.
     let ours = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap_or(Path::new(".")).join("clients/python");
     let theirs = std::env::var_os("PYTHONPATH").unwrap_or_default();
@@ -27,8 +43,7 @@ fn python() -> Command {
 
 /// Whether there is one on this machine.
 pub fn is_installed() -> bool {
-    let asked = python().args(["-c", "import pymemcache"]).stderr(Stdio::null()).output();
-    asked.is_ok_and(|out| out.status.success())
+    interpreter().is_some()
 }
 
 /// One process with one connection.
@@ -41,7 +56,7 @@ struct Running {
 
 impl Running {
     fn start(address: &str) -> io::Result<Running> {
-        let mut child = python().args([SCRIPT, address]).spawn()?;
+        let mut child = python_of(interpreter().expect("asked for before")).args([SCRIPT, address]).spawn()?;
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         let mut running = Running { child, stdin, stdout: BufReader::new(stdout), has_barriers: false };
         running.has_barriers = running.hear()? == "ready";

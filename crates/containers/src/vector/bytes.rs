@@ -13,8 +13,8 @@ impl Vector<[u8]> {
     /// The vector of `item_size`-byte items named `name`, created if the pool has none: for callers that have no type for them.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if the name is taken by something else, or by a vector of values of another size;
-    /// [`towa_epoch::Error::Usage`] if `item_size` is 0 or beyond 64 KiB; [`Error::Epoch`].
+    /// [`Error::WrongKind`](crate::Error::WrongKind) if the name is taken by something else, or by a vector of values of another size;
+    /// [`towa_epoch::Error::Usage`] if `item_size` is 0 or beyond 64 KiB; [`Error::Epoch`](crate::Error::Epoch).
     pub fn open_sized(pool: &Pool, name: &str, item_size: usize) -> Result<Self> {
         if item_size == 0 || item_size > SEGMENT {
             let why = format!("a vector holds items of 1 to {SEGMENT} bytes, not of {item_size}: store larger ones in a map");
@@ -40,7 +40,7 @@ impl Vector<[u8]> {
     /// Stores `item` at `i`; `false` beyond the end.
     ///
     /// # Errors
-    /// [`Error::Epoch`]; nothing has changed then.
+    /// [`Error::Epoch`](crate::Error::Epoch); nothing has changed then.
     ///
     /// # Panics
     /// If the item is of another size.
@@ -52,7 +52,7 @@ impl Vector<[u8]> {
     /// Appends `item`; gives its index.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Epoch`] (out of space, ...); nothing has changed then.
+    /// [`Error::Full`](crate::Error::Full), [`Error::Epoch`](crate::Error::Epoch) (out of space, ...); nothing has changed then.
     ///
     /// # Panics
     /// If the item is of another size.
@@ -64,7 +64,7 @@ impl Vector<[u8]> {
     /// Removes the last item after running `f` on it; `None` if there is none. `f` must be short, and can use no other container.
     ///
     /// # Errors
-    /// [`Error::Epoch`]; nothing has changed then.
+    /// [`Error::Epoch`](crate::Error::Epoch); nothing has changed then.
     pub fn pop_with<R>(&self, thread: &mut Thread, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.shared.pop(self.shared.shape, thread, f)
     }
