@@ -129,8 +129,8 @@ impl Heap {
         (self.recovery.epoch, self.store.as_ref().map_or(0, |s| s.chain_end))
     }
 
-    /// The epochs recovered at open whose log is still live, oldest first: to be [applied](Self::apply) and [cut](Self::cut) like
-    /// those that follow. Until then their commit slots and log space are taken.
+    /// The epochs recovered at open whose log is still live, oldest first: to be [cut](Self::cut) before those that follow, or with
+    /// them. Until then their commit slots and log space are taken.
     pub fn recovered_commits(&self) -> &[Commit] {
         self.store.as_ref().map_or(&[], |store| &store.recovered)
     }
@@ -140,9 +140,13 @@ impl Heap {
     /// On line media `threads` threads share the work. On sync media, where the device is the limit, one thread applies many epochs
     /// together, so each line is written once, the newest, with its neighbours in one write. `pause` is called now and then on the
     /// calling thread: a caller who would spread the work may sleep there.
+    ///
+    /// Epochs that recovery replayed are passed over: the image holds them. Written again, the older version of a line would be seen
+    /// for a moment wherever a lazily opened working copy still shows the image.
     pub fn apply(&self, commits: &[Commit], threads: usize, pause: &mut dyn FnMut()) -> Result<()> {
         let store = self.store();
-        image::apply(&*store.image, &store.log, store.medium.durability(), commits, threads, pause)
+        let replayed = commits.partition_point(|commit| commit.epoch <= self.recovery.epoch);
+        image::apply(&*store.image, &store.log, store.medium.durability(), &commits[replayed..], threads, pause)
     }
 
     /// Makes the image durable, says so in the superblock, and frees the log up to and including `commit`'s epoch. All epochs up to
