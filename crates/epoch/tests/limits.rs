@@ -308,3 +308,35 @@ fn what_was_replayed_is_not_applied_again() {
     assert!(written <= 4096, "{written} bytes were written: the superblock, and lines of the image again");
     assert_eq!(first_word(&pool, "b"), Some(20));
 }
+
+#[test]
+fn bringing_the_image_up_shows_the_program_nothing_old() {
+    const LINES: usize = (4 << 20) / LINE;
+    const EPOCHS: u64 = 12;
+    let dir = dir();
+    let options = Options { medium: Some(Kind::File), manual: true, log_len: Some(128 << 20), ..options() };
+    let pool = Pool::create(dir.path(), &options).expect("create");
+    let mut thread = pool.register().expect("register");
+    let at = block(&mut thread, "b", LINES);
+    for n in 1..=EPOCHS {
+        let tx = thread.begin_reserving(LINES * LINE).expect("begin");
+        write_lines(&tx, at, LINES, n);
+        tx.commit();
+        pool.checkpoint().expect("checkpoint");
+    }
+    drop(thread);
+    pool.abandon();
+    let pool = Pool::open(dir.path(), &options).expect("open");
+    assert_eq!(pool.recovery().epochs_replayed, EPOCHS, "all is still in the log: more than is applied at a time");
+    let root = pool.root("b").expect("the root").ptr;
+    std::thread::scope(|scope| {
+        let applying = scope.spawn(|| pool.apply_now().expect("apply"));
+        while !applying.is_finished() {
+            for line in (0..LINES).step_by(64) {
+                // SAFETY: in a live block; nobody writes it.
+                let word = unsafe { root.as_ptr().add(line * LINE).cast::<u64>().read_volatile() };
+                assert_eq!(word, EPOCHS, "line {line} went back in time");
+            }
+        }
+    });
+}
