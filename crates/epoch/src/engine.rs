@@ -237,6 +237,11 @@ impl Engine {
         }
     }
 
+    /// Whether the threads that changed something in `epoch` would keep every core busy: the persister must share one.
+    pub fn cores_are_short(&self, epoch: u64) -> bool {
+        self.slots.count_dirty(epoch) >= self.cores
+    }
+
     /// The epoch that holds everything completed before the call.
     pub fn completed_epoch(&self) -> u64 {
         let epoch = self.clock.epoch();

@@ -30,8 +30,6 @@ pub(crate) struct Pacer {
     sleep_ratio: f64,
     worked: Duration,
     lines: u64,
-    /// Whether the thread was last told that it must share a core; `None`: not at all yet.
-    shares_core: Option<bool>,
 }
 
 impl Pacer {
@@ -43,21 +41,11 @@ impl Pacer {
             sleep_ratio: 0.0,
             worked: Duration::ZERO,
             lines: 0,
-            shares_core: None,
         }
     }
 
-    /// Makes sleeps of tens of microseconds possible on the calling thread (the kernel would add 50 us of slack).
-    pub fn prepare_thread() {
-        #[cfg(target_os = "linux")]
-        // SAFETY: prctl with numbers only.
-        unsafe {
-            libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-        }
-    }
-
-    /// Starts an epoch of `lines` lines that has `period` until the next ends; `shares_core`: users have every core.
-    pub fn begin(&mut self, lines: u64, period: Duration, shares_core: bool) {
+    /// Starts an epoch of `lines` lines that has `period` until the next ends.
+    pub fn begin(&mut self, lines: u64, period: Duration) {
         let work = self.ns_per_line * lines as f64;
         let room = period.as_nanos() as f64 * STRETCH;
         self.sleep_ratio = if work > 0.0 { (room / work - 1.0).clamp(0.0, 20.0) } else { 0.0 };
@@ -65,9 +53,6 @@ impl Pacer {
         self.worked = Duration::ZERO;
         self.slice_began = Instant::now();
         self.slice_began_cpu = thread_cpu_time();
-        if self.shares_core.replace(shares_core) != Some(shares_core) {
-            set_scheduling(shares_core);
-        }
     }
 
     /// Somebody waits: no more sleeping in this epoch.
@@ -103,6 +88,32 @@ impl Pacer {
         self.slice_began_cpu = now;
         self.worked += work;
         work
+    }
+}
+
+/// How the scheduler treats the persister's own thread. (A checkpoint may be taken on a user's thread, too: that one is left alone.)
+#[derive(Debug)]
+pub(crate) struct Scheduling {
+    /// Whether the thread was last told that it must share a core; `None`: not at all yet.
+    shares_core: Option<bool>,
+}
+
+impl Scheduling {
+    /// For the calling thread, on which sleeps of tens of microseconds become possible (the kernel would add 50 us of slack).
+    pub fn of_this_thread() -> Scheduling {
+        #[cfg(target_os = "linux")]
+        // SAFETY: prctl with numbers only.
+        unsafe {
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+        }
+        Scheduling { shares_core: None }
+    }
+
+    /// Adapts to whether users have every core.
+    pub fn adapt(&mut self, shares_core: bool) {
+        if self.shares_core.replace(shares_core) != Some(shares_core) {
+            set_scheduling(shares_core);
+        }
     }
 }
 
@@ -144,7 +155,7 @@ mod tests {
 
     /// What a run of `lines` lines at `ns` each sleeps for, in milliseconds.
     fn slept_ms(pacer: &mut Pacer, lines: u64, interval_ms: u64) -> u128 {
-        pacer.begin(lines, Duration::from_millis(interval_ms), false);
+        pacer.begin(lines, Duration::from_millis(interval_ms));
         let began = Instant::now();
         let mut busy = Duration::ZERO;
         while busy < Duration::from_millis(5) {
@@ -170,7 +181,7 @@ mod tests {
     #[test]
     fn hurry_ends_the_sleeping() {
         let mut pacer = Pacer::new();
-        pacer.begin(10_000, Duration::from_millis(100), false);
+        pacer.begin(10_000, Duration::from_millis(100));
         pacer.hurry();
         std::thread::sleep(Duration::from_millis(1));
         let began = Instant::now();

@@ -25,7 +25,7 @@ use towa_media::{Durability, LINE};
 use crate::engine::Engine;
 use crate::gate::Reason;
 use crate::lists::SavedLines;
-use crate::pacer::Pacer;
+use crate::pacer::{Pacer, Scheduling};
 use crate::sync::fence;
 use crate::{Mode, Result};
 
@@ -167,8 +167,7 @@ impl Checkpointer {
         let lines = engine.slots.iter().map(|slot| unsafe { slot.list(epoch) }.lines).sum();
         // Epochs end early where the log would not hold a whole interval's lines.
         let period = std::mem::replace(&mut self.epoch_began, Instant::now()).elapsed();
-        let shares_core = engine.slots.count_dirty(epoch) >= engine.cores;
-        self.pacer.begin(lines, period.min(engine.interval()), shares_core);
+        self.pacer.begin(lines, period.min(engine.interval()));
         if self.in_hurry || engine.manual || engine.mode == Mode::StopTheWorld {
             self.pacer.hurry();
         }
@@ -184,7 +183,7 @@ impl Checkpointer {
         }
         if engine.persisters == 1 || lists.len() < 2 {
             let mut lines = 0;
-            let cores_are_short = engine.slots.count_dirty(epoch) >= engine.cores;
+            let cores_are_short = engine.cores_are_short(epoch);
             for list in &lists {
                 lines += log_runs(engine, writer, list, &mut self.frame)?;
                 pace_tick(engine, &mut self.pacer, cores_are_short);
@@ -327,7 +326,7 @@ pub(crate) fn wait_all(engine: &Engine, condition: impl Fn(&crate::slot::Slot) -
 
 /// The background thread that takes checkpoints, every interval or when asked.
 pub(crate) fn run(engine: &Engine, checkpointer: &parking_lot::Mutex<Checkpointer>) {
-    Pacer::prepare_thread();
+    let mut scheduling = Scheduling::of_this_thread();
     let mut due = Instant::now() + engine.interval();
     loop {
         {
@@ -345,6 +344,7 @@ pub(crate) fn run(engine: &Engine, checkpointer: &parking_lot::Mutex<Checkpointe
         // next one off: nothing may get older than an interval.
         let now = Instant::now();
         due = (due + engine.interval()).clamp(now, now + engine.interval());
+        scheduling.adapt(engine.cores_are_short(engine.clock.epoch()));
         // An error has poisoned the pool, which tells everybody; the thread stays to be stopped.
         let _ = checkpointer.lock().checkpoint(engine, &mut |_| ());
     }

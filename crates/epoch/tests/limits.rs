@@ -340,3 +340,20 @@ fn bringing_the_image_up_shows_the_program_nothing_old() {
         }
     });
 }
+
+/// The persister's thread has scheduling of its own; a user who takes a checkpoint himself keeps his.
+#[test]
+fn a_checkpoint_leaves_the_callers_scheduling_alone() {
+    // SAFETY: takes and gives numbers only.
+    let policy = || unsafe { libc::sched_getscheduler(0) };
+    let before = policy();
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    let at = block(&mut thread, "b", 8);
+    write_lines(&thread.begin().expect("begin"), at, 8, 1);
+    pool.checkpoint().expect("checkpoint");
+    drop(thread);
+    pool.close().expect("close");
+    assert_eq!(policy(), before);
+}
