@@ -3,16 +3,19 @@
 use crate::{Findings, Source, must_be_empty, sources};
 
 /// Who may know whom. Doors do not know each other; `server` is a user of `epoch` like any other.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("media", &[]),
     ("heap", &["media"]),
     ("epoch", &["media", "heap"]),
+    ("alloc", &["media"]),
+    ("tx", &["media", "heap"]),
+    ("tree", &["media", "heap", "alloc", "tx"]),
     ("containers", &["media", "epoch"]),
     ("server", &["media", "epoch", "containers"]),
-    ("capi", &["media", "heap", "epoch", "containers"]),
-    ("bench", &["media", "heap", "epoch", "containers", "server"]),
-    ("crash-test", &["media", "heap", "epoch"]),
-    ("cli", &["media", "heap", "epoch", "containers", "server", "bench", "crash-test"]),
+    ("capi", &["media", "heap", "epoch", "containers", "tx", "tree"]),
+    ("bench", &["media", "heap", "epoch", "containers", "server", "alloc", "tx", "tree"]),
+    ("crash-test", &["media", "heap", "epoch", "alloc", "tx", "tree"]),
+    ("cli", &["media", "heap", "epoch", "containers", "server", "bench", "crash-test", "alloc", "tx", "tree"]),
 ];
 
 /// What makes bytes durable, or orders it: `media`'s business, so that every door can run on the simulated medium.

@@ -1,0 +1,1 @@
+//! **alloc**: an allocator inside durable bytes, for what lives there in place.
