@@ -1,1 +1,52 @@
 //! **tx**: durable transactions on a heap in DRAM. Each is atomic, isolated, and durable when the call returns.
+//!
+//! ```text
+//!   thread   body ─ reads, writes ─ takes effect at t ─ record: one line, one fence ─ returns: durable
+//!                    (RTM, or NOrec in software)           │
+//!   working copy (DRAM) ◄──────┘                           ▼
+//!                                         the thread's log (lane) ── checkpointer ──► image
+//! ```
+//!
+//! What must always hold:
+//! 1. a record is in a log only when all that its transaction depends on is durable; so after a crash exactly the transactions that
+//!    returned are there, plus possibly the one in flight of each thread, whole or not at all (`durable.rs`);
+//! 2. transactions are strictly serializable, and timestamps follow the order in which conflicting ones took effect (`clock.rs`);
+//! 3. nobody waits, while announced, for whoever waits for him (`thread.rs`).
+//!
+//! Sources: NV-HTM (Castro, Romano, Barreto, IPDPS 2018) for the working copy, redo logs and the checkpoint process; NOrec (Dalessandro,
+//! Spear, Scott, PPoPP 2010) for the software path. What differs is said in ARCHITECTURE.md.
+
+mod allocation;
+mod buffered;
+mod checkpointer;
+mod clock;
+mod control;
+mod durable;
+mod engine;
+mod error;
+mod hardware;
+mod options;
+mod pool;
+mod rtm;
+mod sequence;
+mod software;
+mod stats;
+mod thread;
+mod tx;
+mod view;
+mod write_set;
+
+pub use clock::Clock;
+pub use error::{Abort, Error, Result};
+pub use options::{Checkpointer, Commit, Options, Tm, TmChoice};
+pub use pool::Pool;
+pub use stats::Stats;
+pub use thread::Thread;
+pub use towa_heap::{Recovery, Root};
+pub use tx::Tx;
+pub use view::{Addr, WORD};
+
+/// Whether this machine commits hardware transactions (RTM), found by committing some.
+pub fn hardware_transactions_commit() -> bool {
+    rtm::commits()
+}

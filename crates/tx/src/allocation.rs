@@ -1,0 +1,187 @@
+//! Allocation in transactions: the heap's allocator, told by its journal when a transaction is durable or has never been.
+//!
+//! What must always hold:
+//! 1. what an allocation writes in place (headers of blocks and runs) lies in lines that nobody else looks at before the transaction is
+//!    durable: its journal is on, so what was carved and freed is shown to other threads only then;
+//! 2. blocks are freed once the transaction can no longer fail: two transactions that would free one block conflict, or the second is an
+//!    error;
+//! 3. a run that does not take effect restores those lines. What was carved stays carved: `commit_structure` logs its headers.
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+use towa_heap::alloc::Marker;
+
+use crate::error::{Error, Result};
+use crate::thread::Core;
+use crate::view::{Addr, View, WORD};
+
+/// Bytes at the start of a range that may be a header: what an undo restores.
+const HEADER_MAX: u64 = 64;
+
+/// Notes what the allocator and the root table write.
+struct Notes<'c> {
+    view: View,
+    ranges: RefCell<&'c mut Vec<(Addr, u64)>>,
+    undo: RefCell<&'c mut Vec<(Addr, u64)>>,
+}
+
+impl Notes<'_> {
+    fn note(&self, addr: usize, len: usize) {
+        let (start, end) = (addr as u64 & !(WORD - 1), (addr as u64 + len as u64).next_multiple_of(WORD));
+        self.ranges.borrow_mut().push((start, end - start));
+        let mut undo = self.undo.borrow_mut();
+        // Of a block its header; the rest of it nobody misses. A root's slot is two lines.
+        let kept = if end - start <= 2 * HEADER_MAX { end } else { start + HEADER_MAX };
+        undo.extend((start..kept).step_by(WORD as usize).map(|a| (a, self.view.load(a))));
+    }
+}
+
+impl Marker for Notes<'_> {
+    fn mark(&self, addr: usize, len: usize) {
+        self.note(addr, len);
+    }
+
+    fn epoch(&self) -> u64 {
+        // What one thread shows another is durable by then: one epoch is all there is.
+        1
+    }
+}
+
+impl Core {
+    /// A block for the transaction that runs.
+    pub(crate) fn alloc(&mut self, size: usize) -> Result<Addr> {
+        if size as u64 > self.engine.heap.len() {
+            return Err(Error::OutOfSpace { wanted: size, heap_len: self.engine.heap.len() });
+        }
+        self.begin_journal();
+        // What another thread freed or carved for it must be durable before it is.
+        self.unguarded = true;
+        let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
+        let block = self.engine.heap.allocator().alloc(&mut self.cache, &notes, size.max(1));
+        let block = block.map_err(|e| Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len })?;
+        let at = block.as_ptr().addr() as u64;
+        self.fresh.push((at, (size as u64).next_multiple_of(WORD)));
+        Ok(at)
+    }
+
+    /// Frees a block when the transaction takes effect.
+    pub(crate) fn free(&mut self, at: Addr) -> Result<()> {
+        self.check_live(at)?;
+        if self.frees.contains(&at) {
+            return Err(Error::Usage(format!("the block at {at:#x} is freed twice in one transaction")));
+        }
+        self.unguarded = true;
+        self.frees.push(at);
+        Ok(())
+    }
+
+    fn check_live(&self, at: Addr) -> Result<()> {
+        match self.engine.heap.allocator().block_of(at as usize) {
+            Some(block) if block.live && block.start as u64 == at => Ok(()),
+            _ => Err(Error::Usage(format!("there is no live block at {at:#x} to free"))),
+        }
+    }
+
+    fn begin_journal(&mut self) {
+        if !std::mem::replace(&mut self.allocating, true) {
+            self.cache.begin_undoable();
+        }
+    }
+
+    /// Under the sequence lock, when nothing else can fail: frees blocks and sets roots, and logs that.
+    pub(crate) fn change_tables(&mut self) -> Result<()> {
+        let from = self.ranges.len();
+        for at in std::mem::take(&mut self.frees) {
+            self.check_live(at)?;
+            self.begin_journal();
+            let block = NonNull::new(std::ptr::with_exposed_provenance_mut(at as usize)).expect("a live block");
+            let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
+            // SAFETY: a live block of this heap, just looked at under the lock that every free holds. Whoever still has its address can
+            // do no more than read and write words of the heap, atomically.
+            unsafe { self.engine.heap.allocator().free(&mut self.cache, &notes, block) };
+        }
+        for (name, root) in &self.roots {
+            let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
+            // SAFETY: one transaction at a time is here; what the root is said to be is read back through checked addresses only.
+            let set = unsafe { self.engine.heap.roots().set(1, name, *root, |addr, len| notes.note(addr, len)) };
+            self.roots_changed = true;
+            set.map_err(Error::Usage)?;
+        }
+        self.note_ranges_from(from);
+        if self.allocating {
+            let frontier = self.engine.heap.allocator().frontier();
+            if frontier > self.engine.logged_frontier() {
+                self.record.frontier(frontier);
+                self.frontier = frontier;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what was written in place into the record.
+    pub(crate) fn note_ranges(&mut self) {
+        self.note_ranges_from(0);
+    }
+
+    fn note_ranges_from(&mut self, from: usize) {
+        for &(start, len) in &self.ranges[from..] {
+            self.words.clear();
+            self.words.extend((start..start + len).step_by(WORD as usize).map(|a| self.view.load(a)));
+            self.record.words(self.view.offset(start), &self.words);
+        }
+    }
+
+    /// The transaction is durable: what it freed and carved is everybody's.
+    pub(crate) fn end_journal(&mut self) {
+        self.roots_changed = false;
+        if std::mem::take(&mut self.allocating) {
+            self.engine.heap.allocator().commit(&mut self.cache);
+            let frontier = std::mem::take(&mut self.frontier);
+            self.engine.frontier_logged(frontier);
+        }
+    }
+
+    /// Restores what was written in place, and ends the journal.
+    ///
+    /// What the undone run carved is shown to everybody here, though its headers are only logged then: whoever takes a block of it
+    /// waits for all that is announced, and is younger than `timestamp`, which is taken before.
+    pub(crate) fn undo_in_place(&mut self) -> Result<()> {
+        for &(a, word) in self.undo.iter().rev() {
+            self.view.store(a, word);
+        }
+        self.undo.clear();
+        self.ranges.clear();
+        if std::mem::take(&mut self.roots_changed) {
+            let heap = &self.engine.heap;
+            if let Err(what) = heap.roots().reload(|a| heap.contains(a)) {
+                self.engine.poison(what);
+            }
+        }
+        if !std::mem::take(&mut self.allocating) {
+            return Ok(());
+        }
+        self.take_lock();
+        let timestamp = self.timestamp();
+        let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
+        self.engine.heap.allocator().rollback(&mut self.cache, &notes);
+        self.give_lock_back();
+        if self.ranges.is_empty() { Ok(()) } else { self.log_structure(timestamp) }
+    }
+
+    /// Logs the headers of what an undone run had carved: free space in other pieces.
+    fn log_structure(&mut self, timestamp: u64) -> Result<()> {
+        self.record.clear();
+        self.note_ranges();
+        self.ranges.clear();
+        self.undo.clear();
+        let frontier = self.engine.heap.allocator().frontier();
+        self.record.frontier(frontier);
+        // Everything in this log is older than what is announced: it can be applied, so waiting here ends.
+        self.make_room(self.record.len())?;
+        self.unguarded = true;
+        self.make_durable(timestamp)?;
+        self.engine.frontier_logged(frontier);
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The checkpointer: brings the image up from the logs and frees them.
+//!
+//! ```text
+//!   round:  1 frontier t   2 heads   3 apply records <= t, by time   4 fence, cut   5 tails: log space is free   6 wake who waits
+//! ```
+//!
+//! What must always hold: one round at a time, in whichever process; a tail moves only behind a durable cut. Stopping after any step is
+//! safe: before the cut the records are still live and the next round, by anybody, applies them again from the last cut on.
+
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use towa_heap::Heap;
+use towa_heap::lanes::Replayer;
+
+use crate::buffered::Group;
+use crate::control::{self, Control};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::options::Commit;
+use crate::stats::Stats;
+
+/// What is left in a log is applied after so long without a request.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// The rounds of one checkpointer.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    replayer: Replayer,
+    heads: Vec<u64>,
+    pub group: Group,
+    count: u64,
+    records: u64,
+    lines: u64,
+    busy: Duration,
+}
+
+impl Rounds {
+    /// For a pool of this process.
+    pub fn of(heap: &Heap) -> Rounds {
+        Rounds::with(Replayer::of(heap))
+    }
+
+    /// For any pool.
+    pub fn with(replayer: Replayer) -> Rounds {
+        Rounds { replayer, heads: Vec::new(), group: Group::default(), count: 0, records: 0, lines: 0, busy: Duration::ZERO }
+    }
+
+    /// One round; whether anything was applied.
+    pub fn round(&mut self, control: &Control) -> Result<bool> {
+        let began = Instant::now();
+        let upto = control.frontier(usize::MAX);
+        // After the frontier: what is older than it is below these heads.
+        let lanes = &control.lanes[..control.lanes_used.load(Relaxed) as usize];
+        self.heads.clear();
+        self.heads.extend(lanes.iter().map(|lane| lane.head.load(Acquire)));
+        if lanes.iter().zip(&self.heads).all(|(lane, head)| lane.tail.load(Relaxed) == *head) {
+            return Ok(false);
+        }
+        let applied = self.replayer.apply(&self.heads, upto, &mut || ())?;
+        for (lane, tail) in lanes.iter().zip(&applied.tails) {
+            lane.tail.store(*tail, Release);
+        }
+        control.applied.store(upto, Release);
+        control.done.fetch_add(1, Release);
+        control::wake(&control.done);
+        self.count += 1;
+        self.records += applied.records;
+        self.lines += applied.lines;
+        self.busy += began.elapsed();
+        Ok(applied.records > 0)
+    }
+
+    pub fn add_to(&self, stats: &mut Stats) {
+        stats.checkpoints += self.count;
+        stats.records_applied += self.records;
+        stats.lines_written_back += self.lines;
+        stats.replay_ns += self.busy.as_nanos() as u64;
+    }
+}
+
+impl Engine {
+    /// A round on the calling thread, with the group's records written first where commits are buffered.
+    pub fn checkpoint_here(&self) -> Result<()> {
+        self.flush_group()?;
+        let mut rounds = self.rounds.lock();
+        let Some(rounds) = rounds.as_mut() else { return Ok(()) };
+        rounds.round(&self.control).inspect_err(|e| self.poison(e.to_string()))?;
+        Ok(())
+    }
+
+    /// Makes buffered commits durable; gives the timestamp up to which they are.
+    pub fn flush_group(&self) -> Result<u64> {
+        let mut rounds = self.rounds.lock();
+        let Some(rounds) = rounds.as_mut() else { return Ok(u64::MAX) };
+        if self.commit == Commit::Strict {
+            return Ok(u64::MAX);
+        }
+        let mut group = std::mem::take(&mut rounds.group);
+        let lane = &self.control.lanes[self.lanes - 1];
+        let flushed = group.flush(self, &mut |len| {
+            while lane.head.load(Relaxed) + 2 * len - lane.tail.load(Relaxed) > self.lane_len {
+                rounds.round(&self.control)?;
+            }
+            Ok(())
+        });
+        rounds.group = group;
+        flushed.inspect_err(|e| self.poison(e.to_string()))
+    }
+}
+
+/// The checkpointer's thread.
+pub(crate) fn run(engine: &Engine, interval: Duration) {
+    let control = &engine.control;
+    let pause = if engine.commit == Commit::Buffered { interval } else { IDLE };
+    while control.stop.load(Acquire) == 0 {
+        let work = control.work.load(Acquire);
+        if engine.checkpoint_here().is_err() {
+            return;
+        }
+        control.asleep.store(1, SeqCst);
+        if control.work.load(SeqCst) == work && control.stop.load(SeqCst) == 0 {
+            control::wait(&control.work, work, pause);
+        }
+        control.asleep.store(0, SeqCst);
+    }
+}

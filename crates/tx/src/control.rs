@@ -1,0 +1,163 @@
+//! What the threads of a pool and its checkpointer share, be that a thread or another process: who is in a transaction since when, how
+//! far each log is durable, and how far it is applied.
+//!
+//! ```text
+//!   Control: | sequence lock | owner, checkpointer, wake-up words | lane 0 | lane 1 | ... |
+//!   lane:    | announced (a line of its own) | head, tail, taken |
+//!
+//!   log of a lane, by position:      tail ........ head
+//!                              applied | durable, live | being written
+//! ```
+//!
+//! What must always hold:
+//! 1. `announced` is 0, or not greater than the timestamp of the transaction that the thread runs, from before that transaction can take
+//!    effect until its record is durable;
+//! 2. records before `head` are durable; those before `tail` are in the durable image;
+//! 3. none of this matters after a crash: it is volatile, made anew at each opening.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::time::Duration;
+
+use towa_media::Mapping;
+
+use crate::clock::{self, Clock};
+use crate::sequence::Sequence;
+
+/// Most lanes.
+pub(crate) const LANES_MAX: usize = 64;
+/// Ticks that the TSCs of two cores may differ by: less than a line takes from one to the other.
+const SKEW: u64 = 100;
+
+/// One thread's part.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Lane {
+    /// 0, or a lower bound of the timestamp of the transaction that runs or whose record is not durable yet.
+    pub announced: AtomicU64,
+    _line: [u64; 15],
+    /// Position up to which the log is durable.
+    pub head: AtomicU64,
+    /// Position up to which it is applied, and so free.
+    pub tail: AtomicU64,
+    /// 1 while a thread has it.
+    pub taken: AtomicU32,
+    _reserved: u32,
+}
+
+/// The shared words. All-zero bytes are a valid one.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Control {
+    pub sequence: Sequence,
+    /// What it is: [`CONTROL_MAGIC`] once the owner has made it.
+    pub magic: AtomicU64,
+    /// Generation of the logs.
+    pub generation: AtomicU64,
+    /// The owner's process number.
+    pub owner: AtomicU64,
+    /// The checkpointer's process number; 0: none.
+    pub checkpointer: AtomicU64,
+    /// 1: timestamps are the sequence lock's numbers.
+    pub counter: AtomicU32,
+    /// Number of lanes.
+    pub lanes_used: AtomicU32,
+    /// Checkpoints begun by request; the checkpointer sleeps on it.
+    pub work: AtomicU32,
+    /// Checkpoints done; threads that wait for log space sleep on it.
+    pub done: AtomicU32,
+    /// 1: the owner closes the pool, or something failed.
+    pub stop: AtomicU32,
+    /// Whether the checkpointer sleeps.
+    pub asleep: AtomicU32,
+    /// Newest timestamp that the image holds durably.
+    pub applied: AtomicU64,
+    pub lanes: [Lane; LANES_MAX],
+}
+
+/// What a finished control block begins with.
+pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL1");
+
+/// A control block, of this process alone or shared with another.
+#[derive(Debug)]
+pub(crate) struct ControlMemory(Mapping);
+
+impl ControlMemory {
+    /// Of this process alone.
+    pub fn private() -> towa_media::Result<ControlMemory> {
+        Ok(ControlMemory(Mapping::anonymous(None, size_of::<Control>().next_multiple_of(towa_media::PAGE), false)?))
+    }
+
+    /// In a file that both processes map; at least as long as a control block.
+    pub fn shared(mapping: Mapping) -> ControlMemory {
+        assert!(mapping.len() >= size_of::<Control>(), "a control block of {} bytes", mapping.len());
+        ControlMemory(mapping)
+    }
+}
+
+impl std::ops::Deref for ControlMemory {
+    type Target = Control;
+    fn deref(&self) -> &Control {
+        // SAFETY: the mapping is page-aligned, long enough, and lives as long as this; any bytes are a Control, and all of it is atomic.
+        unsafe { &*self.0.as_ptr().cast::<Control>() }
+    }
+}
+
+impl Control {
+    /// The clock that timestamps come from.
+    pub fn clock(&self) -> Clock {
+        if self.counter.load(Relaxed) == 1 { Clock::Counter } else { Clock::Tsc }
+    }
+
+    /// A time that no transaction which begins after this call is older than.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        match self.clock() {
+            Clock::Tsc => clock::tsc() - SKEW,
+            Clock::Counter => self.sequence.number() & !1,
+        }
+    }
+
+    /// All transactions up to this timestamp are durable, and none older than it will come. `me`: a lane to pass over.
+    ///
+    /// The time is read first: whoever announces himself after his word was looked at takes effect later than that.
+    pub fn frontier(&self, me: usize) -> u64 {
+        let mut frontier = self.now();
+        for (at, lane) in self.lanes[..self.lanes_used.load(Relaxed) as usize].iter().enumerate() {
+            let announced = lane.announced.load(Acquire);
+            if announced != 0 && at != me {
+                frontier = frontier.min(announced - 1);
+            }
+        }
+        frontier
+    }
+
+    /// Announces that the thread of `lane` begins a transaction.
+    #[inline]
+    pub fn announce(&self, lane: usize) -> u64 {
+        let since = self.now().max(1);
+        // A full barrier: nobody who finds the word still empty can have read the time after this thread will.
+        self.lanes[lane].announced.swap(since, SeqCst);
+        since
+    }
+
+    /// Asks for a checkpoint.
+    pub fn request(&self) {
+        self.work.fetch_add(1, Release);
+        if self.asleep.load(SeqCst) != 0 {
+            wake(&self.work);
+        }
+    }
+}
+
+/// Sleeps while `word` is `value`, for at most `timeout`.
+pub(crate) fn wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = libc::timespec { tv_sec: timeout.as_secs() as libc::time_t, tv_nsec: libc::c_long::from(timeout.subsec_nanos()) };
+    // SAFETY: `word` is a live aligned word; the kernel reads it and the timeout. (Not the private kind: another process may wake.)
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const timeout) };
+}
+
+/// Wakes everybody who sleeps on `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    // SAFETY: `word` is a live aligned word, whose address alone is used.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}

@@ -1,0 +1,136 @@
+//! From taking effect to being durable: the record, its place in the log, and what it waits for.
+//!
+//! ```text
+//!   took effect at t ─► announced = t ─► what it depends on is durable ─► record + write-back + fence ─► head ─► announced = 0
+//! ```
+//!
+//! Stopping after each step is safe:
+//! - before the record is whole and durable: it fails its sum, the transaction is not there, and it has not returned. Whoever depends
+//!   on it waits for `announced` to go, so no record that needs this one is in any log;
+//! - after it: the transaction is there, and so is everything it depends on.
+//!
+//! So every whole record counts, and one fence a transaction is enough: nothing like a second, "committed" mark is needed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use crossbeam_utils::Backoff;
+
+use crate::control;
+use crate::error::Result;
+use crate::options::Commit;
+use crate::stats::add;
+use crate::thread::Core;
+
+impl Core {
+    /// After a hardware transaction took effect.
+    #[inline]
+    pub fn finish_hardware(&mut self, timestamp: u64) -> Result<()> {
+        add(&self.counts.commits_hardware, 1);
+        if self.noted.is_empty() {
+            return self.finish_read_only();
+        }
+        self.record.clear();
+        for &(a, value) in &self.noted {
+            self.record.word(self.view.offset(a), value);
+        }
+        self.make_durable(timestamp)
+    }
+
+    /// After a transaction that wrote nothing: what it read must be durable.
+    pub fn finish_read_only(&mut self) -> Result<()> {
+        add(&self.counts.commits_read_only, 1);
+        let until = if self.unguarded { self.engine.control.now() } else { self.newest_read };
+        self.retract();
+        if until > self.known_durable { self.wait_until_durable(until) } else { Ok(()) }
+    }
+
+    /// Makes the transaction that took effect at `timestamp`, whose words are in `record`, durable, or hands them on where commits are
+    /// buffered. An error has poisoned the pool; the announcement stays, so nobody takes for durable what depends on it.
+    pub fn make_durable(&mut self, timestamp: u64) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        if engine.is_volatile() {
+            self.retract();
+            return Ok(());
+        }
+        self.record.set_ts(timestamp);
+        if engine.commit == Commit::Buffered {
+            engine.buffers[self.lane].push(&self.record);
+            self.retract();
+            return Ok(());
+        }
+        let lane = &engine.control.lanes[self.lane];
+        lane.announced.store(timestamp, Release);
+        let began = engine.ticks.now();
+        let depends_on = self.depends_on(timestamp);
+        if depends_on > self.known_durable {
+            self.wait_until_durable(depends_on)?;
+        }
+        let lanes = engine.heap.lanes();
+        let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
+        let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;
+        add(&self.counts.log_bytes, end - self.position);
+        self.position = end;
+        lane.head.store(end, Release);
+        lane.announced.store(0, Release);
+        add(&self.counts.durability_ns, engine.ticks.now().saturating_sub(began));
+        if end - self.seen_tail > engine.early {
+            self.hurry();
+        }
+        Ok(())
+    }
+
+    /// Much of the log is taken: looks again, and asks for a checkpoint long before it is full.
+    #[cold]
+    fn hurry(&mut self) {
+        let control = &self.engine.control;
+        self.seen_tail = control.lanes[self.lane].tail.load(Acquire);
+        if self.position - self.seen_tail > self.engine.early {
+            control.request();
+        }
+    }
+
+    /// Whether the lane has room for a record of `len` bytes, wherever it comes to lie.
+    pub fn has_room(&mut self, len: u64) -> bool {
+        // One that would wrap begins anew: at worst almost as much is passed over.
+        let fits = |tail: u64| self.position + 2 * len - tail <= self.engine.lane_len;
+        if fits(self.seen_tail) {
+            return true;
+        }
+        let tail = self.engine.control.lanes[self.lane].tail.load(Acquire);
+        self.seen_tail = tail;
+        self.position + 2 * len - tail <= self.engine.lane_len
+    }
+
+    /// Waits until there is room for a record of `len` bytes.
+    #[inline]
+    pub fn make_room(&mut self, len: u64) -> Result<()> {
+        if self.engine.writes_lanes() && !self.has_room(len) { self.wait_for_room(len) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_room(&mut self, len: u64) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        let began = engine.ticks.now();
+        let backoff = Backoff::new();
+        loop {
+            engine.check()?;
+            let done = engine.control.done.load(Acquire);
+            engine.control.request();
+            if self.has_room(len) {
+                break;
+            }
+            if engine.is_manual() {
+                engine.checkpoint_here()?;
+            } else if backoff.is_completed() {
+                control::wait(&engine.control.done, done, Duration::from_millis(2));
+            } else {
+                backoff.snooze();
+            }
+        }
+        add(&self.counts.log_full_ns, engine.ticks.now().saturating_sub(began));
+        Ok(())
+    }
+}

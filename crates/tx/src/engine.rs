@@ -1,0 +1,187 @@
+//! What all threads of an open pool share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+use parking_lot::Mutex;
+use towa_heap::Heap;
+use towa_heap::alloc::{CHUNK, headers_end};
+
+use crate::buffered::Buffer;
+use crate::checkpointer::Rounds;
+use crate::clock::{self, Clock};
+use crate::control::{CONTROL_MAGIC, ControlMemory, LANES_MAX};
+use crate::error::{Error, Result};
+use crate::options::{Checkpointer, Commit, Options, Tm, TmChoice};
+use crate::rtm;
+use crate::stats::{self, Counts, Stats, Ticks};
+use crate::view::{Addr, View};
+
+/// An open pool's shared part. Hot fields never change while it is open.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub heap: Heap,
+    pub control: ControlMemory,
+    pub view: View,
+    /// Where blocks begin.
+    pub data: Addr,
+    pub tm: Tm,
+    pub commit: Commit,
+    pub checkpointer: Checkpointer,
+    pub lanes: usize,
+    pub lane_len: u64,
+    /// Live bytes of a log from which on a checkpoint is asked for.
+    pub early: u64,
+    pub ticks: Ticks,
+    counts: Vec<Arc<Counts>>,
+    /// What buffered transactions have written, by lane.
+    pub buffers: Vec<Buffer>,
+    volatile: bool,
+    /// The checkpointer's own state, if it works in this process.
+    pub rounds: Mutex<Option<Rounds>>,
+    frontier: AtomicU64,
+    failed: AtomicBool,
+    why: Mutex<Option<String>>,
+}
+
+impl Engine {
+    pub fn new(heap: Heap, control: ControlMemory, options: &Options) -> Result<Arc<Engine>> {
+        let tm = choose(options.tm)?;
+        let clock = clock::best();
+        let tm = if tm == Tm::Rtm && clock == Clock::Counter { without_clock(options.tm)? } else { tm };
+        let volatile = heap.is_volatile();
+        let (lanes, lane_len) =
+            if volatile { (LANES_MAX, u64::MAX / 4) } else { (heap.lanes().count(), heap.lanes().lane_len()) };
+        control.counter.store(u32::from(clock == Clock::Counter), Relaxed);
+        control.lanes_used.store(lanes as u32, Relaxed);
+        control.generation.store(if volatile { 0 } else { heap.lanes().generation() }, Relaxed);
+        control.magic.store(CONTROL_MAGIC, Release);
+        // SAFETY: the heap's working copy, which lives as long as the engine beside it, and which this crate writes atomically only. The
+        // allocator and the root table write their own lines, and blocks that nobody else knows yet.
+        let view = unsafe { View::new(heap.base().as_ptr(), heap.len()) };
+        let rounds = if volatile { None } else { Some(Rounds::of(&heap)) };
+        Ok(Arc::new(Engine {
+            data: view.base() + headers_end(heap.len(), CHUNK),
+            view,
+            tm,
+            commit: options.commit,
+            checkpointer: options.checkpointer,
+            lanes,
+            lane_len,
+            early: lane_len / 8,
+            ticks: Ticks::new(clock),
+            counts: (0..lanes).map(|_| Arc::default()).collect(),
+            buffers: (0..lanes).map(|_| Buffer::default()).collect(),
+            volatile,
+            rounds: Mutex::new(rounds),
+            frontier: AtomicU64::new(heap.allocator().frontier()),
+            failed: AtomicBool::new(false),
+            why: Mutex::new(None),
+            control,
+            heap,
+        }))
+    }
+
+    pub fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+
+    /// Whether threads write records into lanes themselves.
+    #[inline]
+    pub fn writes_lanes(&self) -> bool {
+        !self.volatile && self.commit == Commit::Strict
+    }
+
+    pub fn is_durable(&self) -> bool {
+        !self.volatile
+    }
+
+    pub fn is_manual(&self) -> bool {
+        self.checkpointer == Checkpointer::Manual
+    }
+
+    pub fn counts(&self, lane: usize) -> Arc<Counts> {
+        Arc::clone(&self.counts[lane])
+    }
+
+    /// Takes a lane for a thread.
+    pub fn take_lane(&self) -> Result<usize> {
+        let free = |lane: &usize| self.control.lanes[*lane].taken.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+        // The last lane is the group's where commits are buffered.
+        let last = if self.commit == Commit::Buffered && !self.volatile { self.lanes - 1 } else { self.lanes };
+        let lane = (0..last).find(free);
+        let lane = lane.ok_or_else(|| Error::TooManyThreads { pool: self.heap.location(), lanes: last })?;
+        if self.writes_lanes() {
+            self.heap.lanes().provide(lane).inspect_err(|_| self.release_lane(lane))?;
+        }
+        Ok(lane)
+    }
+
+    pub fn release_lane(&self, lane: usize) {
+        self.control.lanes[lane].taken.store(0, Release);
+    }
+
+    /// The allocator's frontier as the log has it durably.
+    pub fn logged_frontier(&self) -> u64 {
+        self.frontier.load(Acquire)
+    }
+
+    pub fn frontier_logged(&self, frontier: u64) {
+        self.frontier.fetch_max(frontier, AcqRel);
+    }
+
+    /// Lets nothing more be committed.
+    pub fn poison(&self, why: String) {
+        let mut first = self.why.lock();
+        log::error!("{}: {why}", self.heap.location());
+        first.get_or_insert(why);
+        self.failed.store(true, Release);
+        self.control.stop.store(1, Release);
+    }
+
+    /// Lets no transaction begin any more.
+    pub fn shut(&self) {
+        self.why.lock().get_or_insert("closed".into());
+        self.failed.store(true, SeqCst);
+    }
+
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.failed.load(Acquire) { Err(self.poisoned()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn poisoned(&self) -> Error {
+        let why = self.why.lock().clone().unwrap_or_default();
+        Error::Poisoned { pool: self.heap.location(), why }
+    }
+
+    pub fn stats(&self) -> Stats {
+        let mut stats = stats::sum(self.counts.iter().map(|c| &**c), &self.ticks);
+        if let Some(rounds) = &*self.rounds.lock() {
+            rounds.add_to(&mut stats);
+        }
+        stats
+    }
+}
+
+fn choose(wanted: TmChoice) -> Result<Tm> {
+    match wanted {
+        TmChoice::Auto if rtm::commits() => Ok(Tm::Rtm),
+        TmChoice::Auto | TmChoice::Stm => Ok(Tm::Stm),
+        TmChoice::Lock => Ok(Tm::Lock),
+        TmChoice::Rtm if rtm::commits() => Ok(Tm::Rtm),
+        TmChoice::Rtm => {
+            Err(Error::Usage("this machine does not commit hardware transactions (RTM); use stm, lock, or auto".into()))
+        }
+    }
+}
+
+fn without_clock(wanted: TmChoice) -> Result<Tm> {
+    match wanted {
+        TmChoice::Rtm => {
+            Err(Error::Usage("hardware transactions need a time stamp counter that the kernel trusts; use stm, lock, or auto".into()))
+        }
+        _ => Ok(Tm::Stm),
+    }
+}

@@ -1,0 +1,96 @@
+//! How to create and open pools.
+
+use std::time::Duration;
+
+/// How transactions are run. What is asked for; [`Pool::tm`](crate::Pool::tm) says what it came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TmChoice {
+    /// In hardware where the machine commits hardware transactions, else in software.
+    #[default]
+    Auto,
+    /// In hardware; refused where there is none.
+    Rtm,
+    /// In software (NOrec).
+    Stm,
+    /// One after another, under a lock.
+    Lock,
+}
+
+/// How transactions run in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tm {
+    /// In hardware, with the software path for what does not fit or does not get through.
+    Rtm,
+    /// In software.
+    Stm,
+    /// One after another.
+    Lock,
+}
+
+/// When a transaction is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Commit {
+    /// When the call returns. What is read is durable.
+    #[default]
+    Strict,
+    /// Soon after, or when [`Pool::sync`](crate::Pool::sync) returns: after a crash a prefix of the order in which they took effect is there.
+    Buffered,
+}
+
+/// Who brings the image up and frees the logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Checkpointer {
+    /// A thread of this process.
+    #[default]
+    Thread,
+    /// Another process (`towa checkpointer`), as in the paper; while there is none, a thread stands in.
+    Process,
+    /// Nobody but [`Pool::checkpoint`](crate::Pool::checkpoint). For deterministic tests.
+    Manual,
+}
+
+/// How to create or open a pool. `Options::default()` suits most.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Capacity of the heap in bytes; fixed at creation. Default 1 GiB. Only what is used takes space.
+    pub heap_len: u64,
+    /// Number of logs, and so of threads at a time; fixed at creation. Default 64, the most there can be.
+    pub lanes: u32,
+    /// Bytes of each log; fixed at creation. Default 16 MiB. Space is taken when a thread first uses it.
+    pub lane_len: u64,
+    /// How transactions are run.
+    pub tm: TmChoice,
+    /// When they are durable.
+    pub commit: Commit,
+    /// Who checkpoints.
+    pub checkpointer: Checkpointer,
+    /// With [`Commit::Buffered`]: time between writes of the log. Default 10 ms.
+    pub interval: Duration,
+    /// Load everything at open instead of as touched.
+    pub eager: bool,
+    /// Which medium: `None` detects it from the path.
+    pub medium: Option<towa_media::Kind>,
+    /// Address of the heap; fixed at creation; `None` picks one.
+    pub base: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            heap_len: 1 << 30,
+            lanes: 64,
+            lane_len: 16 << 20,
+            tm: TmChoice::Auto,
+            commit: Commit::Strict,
+            checkpointer: Checkpointer::Thread,
+            interval: Duration::from_millis(10),
+            eager: false,
+            medium: None,
+            base: None,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Pools: opening, closing, and what is asked of the whole.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::thread::JoinHandle;
+
+use crossbeam_utils::Backoff;
+use parking_lot::Mutex;
+use towa_heap::lanes::LogShape;
+use towa_heap::superblock::Door;
+use towa_heap::{CreateOptions, Heap, OpenOptions, Recovery, Root};
+use towa_media::Medium;
+
+use crate::control::{self, ControlMemory};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::options::{Checkpointer, Commit, Options, Tm};
+use crate::stats::Stats;
+use crate::thread::Thread;
+use crate::{checkpointer, clock::Clock};
+
+/// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
+/// [`close`](Self::close), which tells whether that went well.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    engine: Arc<Engine>,
+    background: Mutex<Vec<JoinHandle<()>>>,
+    closed: Mutex<bool>,
+}
+
+impl Pool {
+    /// Creates a pool in directory `dir`, which is made if need be (mode 0700).
+    pub fn create(dir: &Path, options: &Options) -> Result<Pool> {
+        Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
+    }
+
+    /// Opens the pool in `dir`, recovering it if it was not closed.
+    pub fn open(dir: &Path, options: &Options) -> Result<Pool> {
+        Self::open_on(towa_media::open_dir(dir, options.medium, false)?, options)
+    }
+
+    /// Opens the pool in `dir`, or creates it where there is none.
+    pub fn open_or_create(dir: &Path, options: &Options) -> Result<Pool> {
+        match Self::open(dir, options) {
+            Err(Error::Heap(towa_heap::Error::Missing { .. } | towa_heap::Error::Media(towa_media::Error::NotFound { .. }))) => {
+                Self::create(dir, options)
+            }
+            other => other,
+        }
+    }
+
+    /// Creates a pool on `medium`.
+    pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
+        let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
+        Self::start(Heap::create(medium, &create)?, options)
+    }
+
+    /// Opens the pool on `medium`.
+    pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        Self::start(Heap::open(medium, &OpenOptions { door: Door::Tx, eager: options.eager })?, options)
+    }
+
+    /// A pool that keeps nothing: the cost of transactions alone.
+    pub fn volatile(options: &Options) -> Result<Pool> {
+        Self::start(Heap::volatile(options.heap_len)?, options)
+    }
+
+    fn start(heap: Heap, options: &Options) -> Result<Pool> {
+        let control = ControlMemory::private()?;
+        let engine = Engine::new(heap, control, options)?;
+        if options.commit == Commit::Buffered && !engine.is_volatile() {
+            engine.heap.lanes().provide(engine.lanes - 1)?;
+        }
+        let inner = Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false) };
+        if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
+            let interval = options.interval;
+            let work = move || checkpointer::run(&engine, interval);
+            let thread = std::thread::Builder::new().name("towa-checkpoint".into()).spawn(work);
+            let thread = thread.map_err(|e| Error::Usage(format!("the checkpointer's thread cannot be started: {e}")))?;
+            inner.background.lock().push(thread);
+        }
+        Ok(Pool(Arc::new(inner)))
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
+    /// This thread's way to the pool.
+    ///
+    /// # Errors
+    /// [`Error::TooManyThreads`]; a full medium; [`Error::Poisoned`].
+    pub fn register(&self) -> Result<Thread> {
+        self.engine().check()?;
+        Ok(Thread::new(self.clone(), self.engine().take_lane()?))
+    }
+
+    pub(crate) fn engine_of(&self) -> &Arc<Engine> {
+        self.engine()
+    }
+
+    /// Returns when everything committed before the call is durable.
+    pub fn sync(&self) -> Result<()> {
+        self.engine().check()?;
+        self.engine().flush_group().map(|_| ())
+    }
+
+    /// Brings the image up to all that is durable now and frees the logs. Done by itself in time; for tests and before a copy.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.engine().check()?;
+        self.engine().checkpoint_here()
+    }
+
+    /// Fails if the pool was closed or failed earlier.
+    pub fn check(&self) -> Result<()> {
+        self.engine().check()
+    }
+
+    /// The root of this name.
+    pub fn root(&self, name: &str) -> Option<Root> {
+        self.engine().heap.roots().get(name)
+    }
+
+    /// Names of all roots, sorted.
+    pub fn root_names(&self) -> Vec<String> {
+        self.engine().heap.roots().names()
+    }
+
+    /// How transactions run here.
+    pub fn tm(&self) -> Tm {
+        self.engine().tm
+    }
+
+    /// Where timestamps come from.
+    pub fn clock(&self) -> Clock {
+        self.engine().control.clock()
+    }
+
+    /// When transactions are durable.
+    pub fn commit_mode(&self) -> Commit {
+        self.engine().commit
+    }
+
+    /// The medium; `None` when volatile.
+    pub fn medium(&self) -> Option<&Arc<dyn Medium>> {
+        self.engine().heap.medium()
+    }
+
+    /// Where it is, for messages.
+    pub fn location(&self) -> String {
+        self.engine().heap.location()
+    }
+
+    /// What opening found and did.
+    pub fn recovery(&self) -> &Recovery {
+        self.engine().heap.recovery()
+    }
+
+    /// First address and length in bytes of the heap.
+    pub fn heap_range(&self) -> (u64, u64) {
+        (self.engine().view.base(), self.engine().view.len())
+    }
+
+    /// The pool's figures now.
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// Live blocks below this address space are checked by `towa verify`; for tests: the heap itself.
+    #[doc(hidden)]
+    pub fn heap(&self) -> &Heap {
+        &self.engine().heap
+    }
+
+    /// Closes as a crash would: nothing is brought up. For crash tests.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        *self.0.closed.lock() = true;
+        self.0.stop_background();
+        self.engine().shut();
+    }
+
+    /// Waits for running transactions, brings up the image and closes. Other clones and threads of the pool find it poisoned ("closed").
+    ///
+    /// # Errors
+    /// What had been committed could not be brought up: it is still in the logs, and the next opening recovers it.
+    pub fn close(self) -> Result<()> {
+        self.0.close()
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<()> {
+        let mut closed = self.closed.lock();
+        if std::mem::replace(&mut *closed, true) {
+            return Ok(());
+        }
+        let engine = &self.engine;
+        let failed = engine.check();
+        self.stop_background();
+        engine.shut();
+        // From here on no transaction begins; those that announced themselves before end.
+        let backoff = Backoff::new();
+        while failed.is_ok() && engine.control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0) {
+            backoff.snooze();
+        }
+        failed?;
+        if engine.is_volatile() {
+            return Ok(());
+        }
+        engine.checkpoint_here()?;
+        Ok(engine.heap.close()?)
+    }
+
+    fn stop_background(&self) {
+        self.engine.control.stop.store(1, SeqCst);
+        self.engine.control.work.fetch_add(1, SeqCst);
+        control::wake(&self.engine.control.work);
+        for thread in self.background.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            log::warn!("{}: not closed cleanly: {e}", self.engine.heap.location());
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The software path: NOrec. Reads are noted with their values and looked at again whenever the sequence has moved; writes are buffered
+//! until the transaction takes effect, alone, under the sequence lock. With [`Tm::Lock`](crate::Tm::Lock) the lock is held from the start.
+//!
+//! ```text
+//!   body ─► build the record ─► take the lock ─► lock versions ─► write back ─► stamp versions ─► give the lock back ─► durable
+//!                                 (reads looked at again)   one state to the next, for everybody
+//! ```
+//!
+//! What must always hold: whatever ends a run, everything it did in place (block headers of its allocations) is undone, the lock is
+//! given back, and the allocator's journal is ended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{Ordering::*, fence};
+
+use crossbeam_utils::Backoff;
+
+use crate::clock::{self, Clock};
+use crate::error::{Abort, Error, Result};
+use crate::options::Tm;
+use crate::stats::add;
+use crate::thread::Core;
+use crate::tx::Tx;
+use crate::view::Addr;
+
+/// What came of an attempt to take effect.
+enum Effect {
+    /// It did, with this timestamp; 0: nothing was written.
+    Done(u64),
+    /// What it read has changed.
+    Conflict,
+    /// Its record of so many bytes has no room in the log now.
+    NoRoom(u64),
+    /// It cannot.
+    Failed(Error),
+}
+
+/// Runs `body` until it takes effect or gives up.
+pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
+    let mut room = 64;
+    let backoff = Backoff::new();
+    loop {
+        core.make_room(room)?;
+        core.announce();
+        if let Err(closed) = core.engine.check() {
+            core.retract();
+            return Err(closed);
+        }
+        core.begin_software();
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, in_hardware: false })));
+        let effect = match &result {
+            Ok(Ok(_)) => core.take_effect(),
+            Ok(Err(Abort::Conflict)) => Effect::Conflict,
+            Ok(Err(_)) | Err(_) => {
+                core.undo()?;
+                return match result {
+                    Ok(Ok(_)) => unreachable!("looked at above"),
+                    Ok(Err(abort)) => {
+                        let count = if matches!(abort, Abort::Stale) { &core.counts.stale } else { &core.counts.aborts_user };
+                        add(count, 1);
+                        Err(abort.into_error())
+                    }
+                    Err(panic) => resume_unwind(panic),
+                };
+            }
+        };
+        match effect {
+            Effect::Done(timestamp) => {
+                core.finish_software(timestamp)?;
+                let Ok(Ok(result)) = result else { unreachable!("it took effect") };
+                return Ok(result);
+            }
+            Effect::Failed(e) => {
+                core.undo()?;
+                return Err(e);
+            }
+            Effect::NoRoom(len) => {
+                core.undo()?;
+                room = len;
+            }
+            Effect::Conflict => {
+                add(&core.counts.aborts_software, 1);
+                let lost = core.engine.ticks.now().saturating_sub(core.began);
+                core.undo()?;
+                add(&core.counts.abort_ns, lost);
+                backoff.snooze();
+            }
+        }
+    }
+}
+
+impl Core {
+    fn begin_software(&mut self) {
+        self.began = self.engine.ticks.now();
+        self.reads.clear();
+        self.writes.clear();
+        self.fresh.clear();
+        self.ranges.clear();
+        self.undo.clear();
+        self.roots.clear();
+        self.frees.clear();
+        let sequence = &self.engine.control.sequence;
+        sequence.enter();
+        self.snapshot = sequence.wait_even();
+        if self.engine.tm == Tm::Lock {
+            self.take_lock();
+        }
+    }
+
+    /// The word at `a` as of the transaction's snapshot, which moves on while all that was read is unchanged.
+    pub(crate) fn read_software(&mut self, a: Addr) -> std::result::Result<u64, Abort> {
+        if let Some(value) = self.writes.get(a) {
+            return Ok(value);
+        }
+        let mut value = self.view.word(a).load(Acquire);
+        if self.holds_lock {
+            return Ok(value);
+        }
+        while self.engine.control.sequence.number() != self.snapshot {
+            self.snapshot = self.look_again().ok_or(Abort::Conflict)?;
+            value = self.view.word(a).load(Acquire);
+        }
+        self.reads.push((a, value));
+        Ok(value)
+    }
+
+    /// Whether everything read still has its value; gives the sequence number of which that is true.
+    fn look_again(&self) -> Option<u64> {
+        let sequence = &self.engine.control.sequence;
+        loop {
+            let number = sequence.wait_even();
+            if self.reads.iter().any(|&(a, value)| self.view.word(a).load(Acquire) != value) {
+                return None;
+            }
+            if sequence.number() == number {
+                return Some(number);
+            }
+        }
+    }
+
+    fn take_effect(&mut self) -> Effect {
+        if self.writes.is_empty() && self.touched.is_empty() && !self.allocating && self.roots.is_empty() && self.frees.is_empty() {
+            return Effect::Done(0);
+        }
+        self.record.clear();
+        self.note_ranges();
+        for (a, value) in self.writes.iter() {
+            self.record.word(self.view.offset(a), value);
+        }
+        if let Some(refused) = self.check_room() {
+            return refused;
+        }
+        if !self.holds_lock {
+            while !self.engine.control.sequence.try_take(self.snapshot) {
+                match self.look_again() {
+                    Some(number) => self.snapshot = number,
+                    None => return Effect::Conflict,
+                }
+            }
+            self.holds_lock = true;
+        }
+        // From here on everything read is as it was, and stays.
+        if let Err(e) = self.change_tables() {
+            return Effect::Failed(e);
+        }
+        let timestamp = self.timestamp();
+        for &version in &self.touched {
+            let word = self.view.word(version);
+            word.store(word.load(Relaxed) | 1, Relaxed);
+        }
+        // Readers that see a word written below see its version locked.
+        fence(Release);
+        for (a, value) in self.writes.iter() {
+            self.view.store(a, value);
+        }
+        for &version in &self.touched {
+            self.view.word(version).store(timestamp * 2, Release);
+        }
+        self.give_lock_back();
+        Effect::Done(timestamp)
+    }
+
+    /// The time at which it takes effect, later than all before. The lock is held.
+    pub(crate) fn timestamp(&self) -> u64 {
+        match self.engine.control.clock() {
+            Clock::Tsc => clock::tsc(),
+            Clock::Counter => self.engine.control.sequence.number() + 1,
+        }
+    }
+
+    /// Whether the record has room in the log, with what `change_tables` may add.
+    fn check_room(&self) -> Option<Effect> {
+        if !self.engine.is_durable() {
+            return None;
+        }
+        let later = self.roots.len() as u64 * 144 + self.frees.len() as u64 * 160;
+        let len = self.record.len() + later.next_multiple_of(64);
+        if 2 * len > self.engine.lane_len {
+            return Some(Effect::Failed(Error::TooLarge { wanted: len, lane_len: self.engine.lane_len }));
+        }
+        (!self.has_room(len)).then_some(Effect::NoRoom(len))
+    }
+
+    pub(crate) fn give_lock_back(&mut self) {
+        if std::mem::take(&mut self.holds_lock) {
+            self.engine.control.sequence.give_back();
+        }
+    }
+
+    /// After it took effect: waits until it is durable, and lets go of what it freed.
+    fn finish_software(&mut self, timestamp: u64) -> Result<()> {
+        self.give_lock_back();
+        self.engine.control.sequence.leave();
+        add(&self.counts.commits_software, 1);
+        let done = if timestamp == 0 { self.finish_read_only() } else { self.make_durable(timestamp) };
+        if done.is_ok() {
+            self.end_journal();
+        }
+        done
+    }
+
+    /// Ends a run that did not take effect: as if it had never been.
+    fn undo(&mut self) -> Result<()> {
+        let undone = self.undo_in_place();
+        self.give_lock_back();
+        self.engine.control.sequence.leave();
+        if undone.is_ok() {
+            self.retract();
+        }
+        undone
+    }
+
+    /// Takes the sequence lock, whatever was read.
+    pub(crate) fn take_lock(&mut self) {
+        let sequence = &self.engine.control.sequence;
+        while !self.holds_lock {
+            self.holds_lock = sequence.try_take(sequence.wait_even());
+        }
+    }
+}

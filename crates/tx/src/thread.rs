@@ -1,0 +1,273 @@
+//! A thread's side: what it keeps between transactions and during one, and the loop that runs bodies.
+//!
+//! ```text
+//!   room in the log? ─► announce ─► hardware, some tries ─► software, until it gets through ─► record durable ─► announce nothing
+//!                          ▲              │ stale: give up
+//!                          └── log full: retract, wait ──────┘
+//! ```
+//!
+//! What must always hold: nobody waits while announced for something that itself waits for the announced one: log space is waited for
+//! before announcing, or after retracting; records of older transactions never wait for younger ones.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crossbeam_utils::Backoff;
+use towa_heap::Root;
+use towa_heap::alloc::Cache;
+use towa_heap::lanes::RecordBuilder;
+
+use crate::engine::Engine;
+use crate::error::{Abort, Error, Result};
+use crate::options::{Commit, Tm};
+use crate::pool::Pool;
+use crate::stats::{Counts, add};
+use crate::tx::{NOTED_MAX, TOUCHED_MAX, Tx};
+use crate::view::{Addr, View};
+use crate::write_set::WriteSet;
+use crate::{hardware, software};
+
+/// One thread's way to a pool. Not shared; a thread that ends gives its log to the next.
+#[derive(Debug)]
+pub struct Thread {
+    core: Core,
+    /// Keeps the pool open.
+    _pool: Pool,
+    /// Its lane's words are this thread's alone.
+    _not_sync: PhantomData<std::cell::Cell<()>>,
+}
+
+/// What belongs to a thread, and to the transaction it runs.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub engine: Arc<Engine>,
+    pub view: View,
+    /// Where blocks begin; before it lie the pool's own tables.
+    pub data: Addr,
+    pub lane: usize,
+    pub counts: Arc<Counts>,
+    /// Up to here everything is known to be durable.
+    pub known_durable: u64,
+    /// Where the next record goes.
+    pub position: u64,
+    /// `tail` of the lane when last looked at.
+    pub seen_tail: u64,
+    pub cache: Cache,
+
+    // Of the transaction that runs.
+    /// Lower bound of its timestamp, as announced.
+    pub since: u64,
+    /// Newest timestamp among the versions it read.
+    pub newest_read: u64,
+    /// It read or wrote words that no version guards: everything older must be durable before it.
+    pub unguarded: bool,
+    /// Version words to be stamped.
+    pub touched: Vec<Addr>,
+    /// In hardware: the writes, in order.
+    pub noted: Vec<(Addr, u64)>,
+    /// In software: the sequence number at which everything read was the same state.
+    pub snapshot: u64,
+    /// In software: the sequence lock is held.
+    pub holds_lock: bool,
+    pub reads: Vec<(Addr, u64)>,
+    pub writes: WriteSet,
+    /// Blocks it allocated: address and length.
+    pub fresh: Vec<(Addr, u64)>,
+    /// Ranges written in place (block headers, fresh blocks, roots): logged as they are when it takes effect.
+    pub ranges: Vec<(Addr, u64)>,
+    /// What stood where allocation wrote, oldest first.
+    pub undo: Vec<(Addr, u64)>,
+    /// The allocator's journal is on.
+    pub allocating: bool,
+    pub roots: Vec<(String, Option<Root>)>,
+    pub roots_changed: bool,
+    /// Blocks it frees when it takes effect.
+    pub frees: Vec<Addr>,
+    /// The allocator's frontier, if its record says one.
+    pub frontier: u64,
+    /// When its run began, in ticks.
+    pub began: u64,
+    pub record: RecordBuilder,
+    /// Words on their way into the record.
+    pub words: Vec<u64>,
+}
+
+impl Thread {
+    pub(crate) fn new(pool: Pool, lane: usize) -> Thread {
+        let engine = Arc::clone(pool.engine_of());
+        let control = &engine.control;
+        let (position, tail) = (
+            control.lanes[lane].head.load(std::sync::atomic::Ordering::Acquire),
+            control.lanes[lane].tail.load(std::sync::atomic::Ordering::Acquire),
+        );
+        let core = Core {
+            view: engine.view,
+            data: engine.data,
+            lane,
+            counts: engine.counts(lane),
+            known_durable: 0,
+            position,
+            seen_tail: tail,
+            cache: Cache::new(),
+            since: 0,
+            newest_read: 0,
+            unguarded: false,
+            touched: Vec::with_capacity(TOUCHED_MAX),
+            noted: Vec::with_capacity(NOTED_MAX),
+            snapshot: 0,
+            holds_lock: false,
+            reads: Vec::new(),
+            writes: WriteSet::default(),
+            fresh: Vec::new(),
+            ranges: Vec::new(),
+            undo: Vec::new(),
+            allocating: false,
+            roots: Vec::new(),
+            roots_changed: false,
+            frees: Vec::new(),
+            frontier: 0,
+            began: 0,
+            record: RecordBuilder::default(),
+            words: Vec::new(),
+            engine,
+        };
+        Thread { core, _pool: pool, _not_sync: PhantomData }
+    }
+
+    /// Runs `body` as one transaction, in hardware if the pool runs them there and it gets through, else in software. The body may run
+    /// many times, and only its last run counts: it should do nothing but through the [`Tx`].
+    ///
+    /// In a [strict](Commit::Strict) pool the transaction is durable when the call returns, and whatever it read is, too.
+    ///
+    /// # Errors
+    /// The body's own ([`Error::Stale`], [`Error::Aborted`], what it failed with), [`Error::TooLarge`], [`Error::Poisoned`]; nothing it
+    /// did remains. (A medium that fails while the record is written poisons the pool; whether that transaction is there, the next opening
+    /// shows.)
+    #[inline]
+    pub fn transaction<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
+        let core = &mut self.core;
+        if core.engine.tm == Tm::Rtm {
+            core.make_room(hardware::record_max())?;
+            core.announce();
+            if let Err(closed) = core.engine.check() {
+                core.retract();
+                return Err(closed);
+            }
+            match hardware::run(core, &mut body) {
+                hardware::Outcome::Done(result, timestamp) => {
+                    core.finish_hardware(timestamp)?;
+                    return Ok(result);
+                }
+                hardware::Outcome::Stale => {
+                    core.retract();
+                    add(&core.counts.stale, 1);
+                    return Err(Error::Stale);
+                }
+                hardware::Outcome::Software => core.retract(),
+            }
+        }
+        software::run(core, &mut body)
+    }
+
+    /// [`transaction`](Self::transaction) in software at once: for bodies that allocate, free, or write much.
+    pub fn transaction_software<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
+        software::run(&mut self.core, &mut body)
+    }
+
+    /// The word at `a`, as it is now: part of no transaction, durable or not.
+    ///
+    /// # Panics
+    /// If that is no word of the heap.
+    #[inline]
+    pub fn load(&self, a: Addr) -> u64 {
+        self.core.view.load(a)
+    }
+
+    /// Whether `a` is the address of a word in the heap.
+    #[inline]
+    pub fn holds(&self, a: Addr) -> bool {
+        self.core.view.holds(a)
+    }
+
+    /// The version word at `a`, before words that it guards are loaded; `None` while it is locked.
+    #[inline]
+    pub fn load_version(&self, a: Addr) -> Option<u64> {
+        let version = self.core.view.word(a).load(std::sync::atomic::Ordering::Acquire);
+        version.is_multiple_of(2).then_some(version)
+    }
+
+    /// Whether the version word at `a` is still `version`: then what was loaded in between was one state.
+    #[inline]
+    pub fn validate(&self, a: Addr, version: u64) -> bool {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        self.core.view.load(a) == version
+    }
+
+    /// Brings the line at `a` into the cache.
+    #[inline]
+    pub fn prefetch(&self, a: Addr) {
+        if self.core.view.holds(a) {
+            towa_media::persist::prefetch(std::ptr::without_provenance(a as usize));
+        }
+    }
+
+    /// Returns when what was read under this version is durable. At once in a [buffered](Commit::Buffered) pool, which does not promise it.
+    #[inline]
+    pub fn wait_durable(&mut self, version: u64) -> Result<()> {
+        let timestamp = version / 2;
+        if timestamp <= self.core.known_durable { Ok(()) } else { self.core.wait_until_durable(timestamp) }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let core = &mut self.core;
+        core.cache.flush(core.engine.heap.allocator());
+        core.engine.release_lane(core.lane);
+    }
+}
+
+impl Core {
+    /// Announces that a transaction begins, and forgets the last.
+    #[inline]
+    pub fn announce(&mut self) {
+        self.since = self.engine.control.announce(self.lane);
+        self.newest_read = 0;
+        self.unguarded = false;
+        self.touched.clear();
+        self.noted.clear();
+    }
+
+    /// Takes the announcement back: nothing took effect.
+    #[inline]
+    pub fn retract(&mut self) {
+        self.engine.control.lanes[self.lane].announced.store(0, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Up to this timestamp all must be durable before a transaction of `timestamp` is.
+    #[inline]
+    pub fn depends_on(&self, timestamp: u64) -> u64 {
+        if self.unguarded { timestamp.saturating_sub(1) } else { self.newest_read }
+    }
+
+    /// Waits until all that other threads did up to `timestamp` is durable. Gives way to them, for they may need this very core.
+    #[cold]
+    #[inline(never)]
+    pub fn wait_until_durable(&mut self, timestamp: u64) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        if engine.is_volatile() || engine.commit == Commit::Buffered {
+            return Ok(());
+        }
+        let began = engine.ticks.now();
+        let backoff = Backoff::new();
+        loop {
+            self.known_durable = engine.control.frontier(self.lane);
+            if self.known_durable >= timestamp {
+                add(&self.counts.dependency_ns, engine.ticks.now().saturating_sub(began));
+                return Ok(());
+            }
+            engine.check()?;
+            backoff.snooze();
+        }
+    }
+}

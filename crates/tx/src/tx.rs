@@ -1,0 +1,197 @@
+//! A transaction as its body sees it: reads, writes, allocation.
+//!
+//! ```text
+//!                 hardware                              software
+//!   read          load                                  load, note it; look again when the sequence moved
+//!   write         store, note it for the log            buffer it
+//!   touch         note; stamped just before the end     note; locked during write-back, then stamped
+//!   alloc, free   (sends the body to the software path) journal of the allocator
+//! ```
+//!
+//! What must always hold: a hardware transaction that does not commit leaves no trace, whatever its body did to this thread's
+//! state; a software one touches shared memory only in `software::take_effect`, but for blocks that it allocated itself.
+
+use towa_heap::Root;
+
+use crate::error::{Abort, Error};
+use crate::rtm;
+use crate::thread::Core;
+use crate::view::{Addr, WORD};
+
+/// Codes of explicit hardware aborts.
+pub(crate) mod code {
+    /// A version is locked, or the sequence lock taken.
+    pub const BUSY: u8 = 1;
+    /// What the body was begun for has changed.
+    pub const STALE: u8 = 2;
+    /// The body does what only the software path can.
+    pub const SOFTWARE: u8 = 3;
+    /// More writes than the hardware path notes.
+    pub const FULL: u8 = 4;
+}
+
+/// Writes that the hardware path notes at most. Its write set ends at some 200 scattered lines anyway.
+pub(crate) const NOTED_MAX: usize = 1024;
+/// Versions that a transaction touches at most in hardware.
+pub(crate) const TOUCHED_MAX: usize = 64;
+
+/// A transaction that runs. The body gets it, and passes errors on with `?`.
+#[derive(Debug)]
+pub struct Tx<'t> {
+    pub(crate) core: &'t mut Core,
+    pub(crate) in_hardware: bool,
+}
+
+impl Tx<'_> {
+    /// The word at `a`.
+    ///
+    /// # Panics
+    /// If that is no word of the heap.
+    #[inline]
+    pub fn read(&mut self, a: Addr) -> Result<u64, Abort> {
+        self.core.unguarded = true;
+        self.read_guarded(a)
+    }
+
+    /// Writes the word at `a`.
+    ///
+    /// # Errors
+    /// A word of the root table or of the allocator's own.
+    #[inline]
+    pub fn write(&mut self, a: Addr, value: u64) -> Result<(), Abort> {
+        self.core.unguarded = true;
+        if self.in_hardware {
+            // Its line becomes part of what is read, before the time is: so a transaction that wrote here earlier is older.
+            self.core.view.load(a);
+        }
+        self.write_guarded(a, value)
+    }
+
+    /// The version word at `a`, not locked. This transaction then takes effect after the one that stamped it, and is durable after it.
+    #[inline]
+    pub fn read_version(&mut self, a: Addr) -> Result<u64, Abort> {
+        let version = self.read_guarded(a)?;
+        if !version.is_multiple_of(2) {
+            return if self.in_hardware { rtm::abort::<{ code::BUSY }>() } else { Err(Abort::Conflict) };
+        }
+        self.core.newest_read = self.core.newest_read.max(version / 2);
+        Ok(version)
+    }
+
+    /// Stamps the version word at `a` with this transaction's timestamp when it takes effect. The word is not logged.
+    #[inline]
+    pub fn touch(&mut self, a: Addr) -> Result<(), Abort> {
+        if self.core.touched.len() == self.core.touched.capacity() && self.in_hardware {
+            rtm::abort::<{ code::FULL }>();
+        }
+        if !self.core.touched.contains(&a) {
+            self.core.view.word(a);
+            self.core.touched.push(a);
+        }
+        Ok(())
+    }
+
+    /// [`read`](Self::read) of a word whose every change stamps a version word that this transaction has
+    /// [read](Self::read_version): it waits for no other thread's record but those that this version stands for.
+    #[inline]
+    pub fn read_guarded(&mut self, a: Addr) -> Result<u64, Abort> {
+        if self.in_hardware { Ok(self.core.view.load(a)) } else { self.core.read_software(a) }
+    }
+
+    /// [`write`](Self::write) of a word guarded by a version word that this transaction has read and [touches](Self::touch).
+    #[inline]
+    pub fn write_guarded(&mut self, a: Addr, value: u64) -> Result<(), Abort> {
+        let core = &mut *self.core;
+        if a < core.data {
+            return self.refuse(a);
+        }
+        if self.in_hardware {
+            if core.noted.len() == core.noted.capacity() {
+                rtm::abort::<{ code::FULL }>();
+            }
+            core.view.store(a, value);
+            core.noted.push((a, value));
+        } else {
+            core.view.word(a);
+            core.writes.put(a, value);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&mut self, a: Addr) -> Result<(), Abort> {
+        self.software()?;
+        Err(Error::Usage(format!("address {a:#x} belongs to the pool's own tables; write into blocks that you allocated")).into())
+    }
+
+    /// A block of `size` bytes, aligned to 16: its address. Nobody else sees it before this transaction takes effect. If that does not
+    /// happen, it is free again. All of it is logged: fill it with [`init`](Self::init) or with writes; until then it holds anything.
+    pub fn alloc(&mut self, size: usize) -> Result<Addr, Abort> {
+        self.software()?;
+        Ok(self.core.alloc(size)?)
+    }
+
+    /// Stores `words` at `a`, in a block that this transaction allocated.
+    ///
+    /// # Errors
+    /// The words do not lie in such a block.
+    pub fn init(&mut self, a: Addr, words: &[u64]) -> Result<(), Abort> {
+        self.software()?;
+        let len = words.len() as u64 * WORD;
+        if !self.core.fresh.iter().any(|&(start, of)| a >= start && a - start <= of && len <= of - (a - start)) {
+            let why = format!("{len} bytes at {a:#x} are not in a block that this transaction allocated");
+            return Err(Error::Usage(why).into());
+        }
+        for (at, &word) in (a..).step_by(WORD as usize).zip(words) {
+            self.core.view.store(at, word);
+        }
+        Ok(())
+    }
+
+    /// Frees a block when the transaction is durable.
+    ///
+    /// # Errors
+    /// There is no live block at `a`, or this transaction freed it already.
+    pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
+        self.software()?;
+        Ok(self.core.free(a)?)
+    }
+
+    /// Sets or removes the root of this name when the transaction takes effect.
+    ///
+    /// # Errors
+    /// It points outside the heap, or the name is empty or longer than 40 bytes.
+    pub fn set_root(&mut self, name: &str, root: Option<Root>) -> Result<(), Abort> {
+        self.software()?;
+        let core = &mut *self.core;
+        if let Some(root) = root
+            && !core.view.holds(root.ptr.as_ptr().addr() as u64 & !7)
+        {
+            return Err(Error::Usage(format!("root {name:?} would point outside the pool, to {:p}", root.ptr)).into());
+        }
+        if name.is_empty() || name.len() > towa_heap::ROOT_NAME_MAX {
+            let why = format!("root name {name:?} has {} bytes; names have 1 to {}", name.len(), towa_heap::ROOT_NAME_MAX);
+            return Err(Error::Usage(why).into());
+        }
+        core.unguarded = true;
+        core.roots.push((name.into(), root));
+        Ok(())
+    }
+
+    /// Gives up: what the body was begun for has changed. The transaction ends with [`Error::Stale`].
+    pub fn stale<T>(&mut self) -> Result<T, Abort> {
+        if self.in_hardware { rtm::abort::<{ code::STALE }>() } else { Err(Abort::Stale) }
+    }
+
+    /// Gives up by the program's own wish. The transaction ends with [`Error::Aborted`].
+    pub fn abort<T>(&mut self, why: &'static str) -> Result<T, Abort> {
+        self.software()?;
+        Err(Abort::User(why))
+    }
+
+    /// Goes on only in software.
+    #[inline]
+    fn software(&mut self) -> Result<(), Abort> {
+        if self.in_hardware { rtm::abort::<{ code::SOFTWARE }>() } else { Ok(()) }
+    }
+}

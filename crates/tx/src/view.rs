@@ -1,0 +1,78 @@
+//! The working copy as words: what transactions and readers outside of them load and store.
+//!
+//! What must always hold: every access is one relaxed (or stronger) atomic access of an aligned word inside the heap. So no address,
+//! however wrong, is more than a wrong value or a panic, and a racing reader sees some word that was written.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An address in the heap's working copy: of a word where it is read or written.
+pub type Addr = u64;
+
+/// Bytes of a word, the unit of reading and writing.
+pub const WORD: u64 = 8;
+
+/// The heap's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    base: u64,
+    len: u64,
+}
+
+impl View {
+    /// # Safety
+    /// `base..base + len` stays mapped and writable for as long as the view or a copy of it is used, and is written by nobody but
+    /// through atomic accesses while it is.
+    pub unsafe fn new(base: *mut u8, len: u64) -> View {
+        View { base: base.expose_provenance() as u64, len }
+    }
+
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether `a` is that of a word.
+    #[inline]
+    pub fn holds(&self, a: Addr) -> bool {
+        a.is_multiple_of(WORD) && a.wrapping_sub(self.base) < self.len
+    }
+
+    /// The word at `a`.
+    ///
+    /// # Panics
+    /// If that is no word of the heap.
+    #[inline]
+    pub fn word(&self, a: Addr) -> &AtomicU64 {
+        if !self.holds(a) {
+            outside(a, self);
+        }
+        // SAFETY: inside the mapping (its length is a multiple of a word) and aligned, just checked; the constructor's promise
+        // covers the rest.
+        unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(a as usize) }
+    }
+
+    #[inline]
+    pub fn load(&self, a: Addr) -> u64 {
+        self.word(a).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub fn store(&self, a: Addr, value: u64) {
+        self.word(a).store(value, Ordering::Relaxed);
+    }
+
+    /// Offset in the heap, as the log keeps it.
+    #[inline]
+    pub fn offset(&self, a: Addr) -> u64 {
+        a - self.base
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn outside(a: Addr, view: &View) -> ! {
+    panic!("address {a:#x} is not that of a word in the heap at {:#x}..{:#x}", view.base, view.base + view.len)
+}
