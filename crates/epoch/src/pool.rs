@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use towa_heap::superblock::Door;
-use towa_heap::{CreateOptions, Heap, OpenOptions, Recovery, Root};
+use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root};
 use towa_media::{Durability, Medium};
 
 use crate::detector::ForgottenMark;
@@ -71,7 +71,8 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
-        let create = CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log_len: options.log_len, base: options.base };
+        let log = LogShape::Ring { len: options.log_len };
+        let create = CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base };
         Self::start(Heap::create(medium, &create)?, options)
     }
 

@@ -16,7 +16,8 @@ use towa_media::{Access, Allocation, Mapping, Medium};
 
 use crate::alloc::CHUNK;
 use crate::heap::Heap;
-use crate::log::{Log, RING_MIN};
+use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
+use crate::log::RING_MIN;
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
 use crate::{Error, Result, names, roots};
@@ -26,6 +27,23 @@ const COMMIT_SLOTS: u32 = 256;
 /// Where the addresses of programs end on x86-64 with four levels of page tables.
 const ADDRESS_END: u64 = 1 << 47;
 
+/// What the redo log of a new pool is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogShape {
+    /// One ring of epochs: the epoch door.
+    Ring {
+        /// Bytes; `None`: a quarter of the heap, between 16 and 512 MiB.
+        len: Option<u64>,
+    },
+    /// Lanes of records, one for each thread that writes: the tx door. Their space is provided when they are first used.
+    Lanes {
+        /// How many, up to [`LANES_MAX`].
+        count: u32,
+        /// Bytes of each, [`LANE_LEN_MIN`] at least; a multiple of 4096.
+        lane_len: u64,
+    },
+}
+
 /// What a new pool is like.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -33,8 +51,8 @@ pub struct CreateOptions {
     pub door: Door,
     /// Capacity in bytes; rounded up to chunks.
     pub heap_len: u64,
-    /// Bytes of the log's ring; `None`: a quarter of the heap, between 16 and 512 MiB.
-    pub log_len: Option<u64>,
+    /// What its log is like.
+    pub log: LogShape,
     /// Address of the working copy; `None` picks one.
     pub base: Option<usize>,
 }
@@ -43,14 +61,17 @@ impl Heap {
     /// Creates a pool on `medium`. A pool that is there already is an error, and so are files of its names that no interrupted creation
     /// left; what one left is removed. Creation that fails leaves nothing.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Heap> {
-        Self::create_with_log(medium, options, COMMIT_SLOTS, 0)
+        Self::create_like(medium, new_superblock(options)?)
     }
 
     /// [`create`](Self::create) with so many commit slots (4 at least), and a log that begins at position `tail` (a multiple of 64, within the
     /// ring): near the ring's end it soon wraps, and so do few slots. For crash tests.
     #[doc(hidden)]
     pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
-        let sb = Superblock { commit_slots, tail, ..new_superblock(options)? };
+        Self::create_like(medium, Superblock { commit_slots, tail, ..new_superblock(options)? })
+    }
+
+    fn create_like(medium: Arc<dyn Medium>, sb: Superblock) -> Result<Heap> {
         let lock = medium.lock()?;
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });
@@ -82,14 +103,36 @@ pub fn default_log_len(heap_len: u64) -> u64 {
     (heap_len / 4).clamp(16 << 20, 512 << 20)
 }
 
+/// Bytes of the log's parts, and how many these are.
+fn check_log(options: &CreateOptions, heap_len: u64) -> Result<(u64, u32)> {
+    let refused = |what| Err(Error::Options { what });
+    match (options.door, options.log) {
+        (Door::Epoch, LogShape::Ring { len }) => {
+            let len = len.unwrap_or_else(|| default_log_len(heap_len));
+            if !(RING_MIN..=RING_MAX).contains(&len) {
+                return refused(format!("log length {len} is not between {RING_MIN} bytes and 1 TiB"));
+            }
+            Ok((len.next_multiple_of(4096), COMMIT_SLOTS))
+        }
+        (Door::Tx, LogShape::Lanes { count, lane_len }) => {
+            if !(1..=LANES_MAX).contains(&count) {
+                return refused(format!("{count} lanes: not between 1 and {LANES_MAX}"));
+            }
+            let most = RING_MAX / u64::from(count);
+            if !lane_len.is_multiple_of(4096) || !(LANE_LEN_MIN..=most).contains(&lane_len) {
+                return refused(format!(
+                    "lane length {lane_len} is not a multiple of 4096 between {LANE_LEN_MIN} and {most} bytes"
+                ));
+            }
+            Ok((lane_len * u64::from(count), count))
+        }
+        (door, shape) => refused(format!("a pool of the {} door does not have a log of shape {shape:?}", door.name())),
+    }
+}
+
 fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     let heap_len = check_heap_len(options.heap_len)?;
-    let log_len = options.log_len.unwrap_or_else(|| default_log_len(heap_len));
-    if !(RING_MIN..=RING_MAX).contains(&log_len) {
-        let what = format!("log length {log_len} is not between {RING_MIN} bytes and 1 TiB");
-        return Err(Error::Options { what });
-    }
-    let ring_len = log_len.next_multiple_of(4096);
+    let (ring_len, commit_slots) = check_log(options, heap_len)?;
     let uuid = uuid::Uuid::new_v4();
     let base = options.base.map_or_else(|| pick_base(uuid.as_u128(), heap_len), |b| b as u64);
     if base == 0 || !base.is_multiple_of(2 << 20) || base.checked_add(heap_len).is_none_or(|end| end > ADDRESS_END) {
@@ -105,7 +148,7 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
         base,
         heap_len,
         ring_len,
-        commit_slots: COMMIT_SLOTS,
+        commit_slots,
         chunk_len: CHUNK as u32,
         clean: 1,
         anchor: crate::recovery::first_anchor(uuid.as_bytes()),
@@ -136,7 +179,13 @@ fn write_new_pool(medium: &dyn Medium, mut sb: Superblock) -> Result<Superblock>
     let image = medium.create(names::IMAGE, sb.heap_len, Allocation::Sparse)?;
     image.reserve(0, roots::TABLE_LEN)?;
     image.fence()?;
-    let log = medium.create(names::LOG, Log::file_len(sb.ring_len, sb.commit_slots), Allocation::Full)?;
+    let tx = sb.door == Door::Tx as u32;
+    let allocation = if tx { Allocation::Sparse } else { Allocation::Full };
+    let log = medium.create(names::LOG, superblock::log_file_len(&sb), allocation)?;
+    if tx {
+        // A lane's space is provided when it is first used.
+        log.reserve(0, CUTS_LEN)?;
+    }
     log.fence()?;
     medium.sync_names()?;
     medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK)?;
@@ -175,7 +224,11 @@ pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
     }
     if medium.exists(names::SUPERBLOCK_NEW)? {
         let ours = match marked(medium)? {
-            Mark::Whole => is_blank(medium, names::IMAGE, roots::TABLE_LEN)? && is_blank(medium, names::LOG, u64::MAX)?,
+            Mark::Whole(door) => {
+                // The tx door writes a first cut before it is known that creation succeeded. It says nothing about the heap.
+                let log_from = if door == Some(Door::Tx) { CUTS_LEN } else { 0 };
+                is_blank(medium, names::IMAGE, 0, roots::TABLE_LEN)? && is_blank(medium, names::LOG, log_from, u64::MAX)?
+            }
             // Nothing else is made before it is durable.
             Mark::Torn => there.is_empty(),
             Mark::Foreign => false,
@@ -203,7 +256,7 @@ pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
 }
 
 enum Mark {
-    Whole,
+    Whole(Option<Door>),
     Torn,
     Foreign,
 }
@@ -219,22 +272,24 @@ fn marked(medium: &dyn Medium) -> Result<Mark> {
     region.read(0, &mut bytes)?;
     bytes.resize(superblock::LEN as usize, 0);
     // Creation writes the second slot, and the first as well if it gets as far as opening the pool and fails there.
-    let (mut whole, mut ours) = (false, true);
+    let (mut whole, mut ours, mut door) = (false, true, None);
     for slot in bytes.chunks_exact(superblock::SLOT as usize) {
         let (record, rest) = slot.split_at(size_of::<Superblock>());
         let record: Superblock = bytemuck::pod_read_unaligned(record);
-        whole |= record.is_whole();
+        if record.is_whole() {
+            (whole, door) = (true, Door::from_number(record.door));
+        }
         ours &= matches!(record.magic, superblock::MAGIC | [0, 0, 0, 0, 0, 0, 0, 0]) && rest.iter().all(|b| *b == 0);
     }
     Ok(match (ours, whole) {
-        (true, true) => Mark::Whole,
+        (true, true) => Mark::Whole(door),
         (true, false) => Mark::Torn,
         (false, _) => Mark::Foreign,
     })
 }
 
-/// Whether the first `upto` bytes of region `name` are zero, or it is not there.
-fn is_blank(medium: &dyn Medium, name: &str, upto: u64) -> Result<bool> {
+/// Whether bytes `from..upto` of region `name` are zero, or it is not there.
+fn is_blank(medium: &dyn Medium, name: &str, from: u64, upto: u64) -> Result<bool> {
     let region = match medium.open(name, Access::ReadOnly) {
         Ok(region) => region,
         Err(towa_media::Error::NotFound { .. }) => return Ok(true),
@@ -243,7 +298,7 @@ fn is_blank(medium: &dyn Medium, name: &str, upto: u64) -> Result<bool> {
     };
     let mut buffer = vec![0; 1 << 20];
     let end = upto.min(region.len());
-    for off in (0..end).step_by(buffer.len()) {
+    for off in (from..end).step_by(buffer.len()) {
         let bytes = &mut buffer[..(end - off).min(1 << 20) as usize];
         region.read(off, bytes)?;
         if bytes.iter().any(|b| *b != 0) {

@@ -96,7 +96,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let medium = towa_media::open_dir(dir.path(), None, false).unwrap();
         assert!(matches!(describe(&*medium), Err(Error::Missing { .. })));
-        let options = CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log_len: None, base: None };
+        let options = CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log: crate::LogShape::Ring { len: None }, base: None };
         let heap = Heap::create(medium.clone(), &options).unwrap();
         let found = describe(&*medium).unwrap();
         assert_eq!((found.heap_len, found.generation, found.clean), (8 << 20, 1, false));

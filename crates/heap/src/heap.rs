@@ -9,6 +9,7 @@ use towa_media::{Mapping, Medium, Region};
 use crate::Result;
 use crate::alloc::Allocator;
 use crate::image::{self, ImageSpace};
+use crate::lanes::Lanes;
 use crate::log::Log;
 use crate::log::commit::Commit;
 use crate::recovery::Recovery;
@@ -31,7 +32,7 @@ pub struct Heap {
 pub(crate) struct Store {
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) image: Arc<dyn Region>,
-    pub(crate) log: Log,
+    pub(crate) redo: Redo,
     pub(crate) superblock_region: Arc<dyn Region>,
     pub(crate) superblock: Mutex<Superblock>,
     /// Checksum of the newest commit recovered: what the next one names as its predecessor.
@@ -40,6 +41,12 @@ pub(crate) struct Store {
     pub(crate) recovered: Vec<Commit>,
     pub(crate) space: Arc<ImageSpace>,
     pub(crate) _lock: (Box<dyn Send + Sync>, Box<dyn Send + Sync>),
+}
+
+/// The redo log, of the kind that the pool's door has.
+pub(crate) enum Redo {
+    Ring(Log),
+    Lanes(Lanes),
 }
 
 impl std::fmt::Debug for Store {
@@ -112,12 +119,28 @@ impl Heap {
         &self.store().image
     }
 
-    /// The redo log.
+    /// The redo log of a pool of the epoch door.
     ///
     /// # Panics
-    /// On a volatile heap.
+    /// On a volatile heap, and on one of another door.
     pub fn log(&self) -> &Log {
-        &self.store().log
+        self.store().log()
+    }
+
+    /// The redo log of a pool of the tx door.
+    ///
+    /// # Panics
+    /// On a volatile heap, and on one of another door.
+    #[inline]
+    pub fn lanes(&self) -> &Lanes {
+        match &self.store().redo {
+            Redo::Lanes(lanes) => lanes,
+            Redo::Ring(_) => panic!("{}: the log of the epoch door has no lanes", self.location()),
+        }
+    }
+
+    pub(crate) fn superblock(&self) -> Superblock {
+        *self.store().superblock.lock()
     }
 
     fn store(&self) -> &Store {
@@ -146,7 +169,7 @@ impl Heap {
     pub fn apply(&self, commits: &[Commit], threads: usize, pause: &mut dyn FnMut()) -> Result<()> {
         let store = self.store();
         let replayed = commits.partition_point(|commit| commit.epoch <= self.recovery.epoch);
-        image::apply(&*store.image, &store.log, store.medium.durability(), &commits[replayed..], threads, pause)
+        image::apply(&*store.image, store.log(), store.medium.durability(), &commits[replayed..], threads, pause)
     }
 
     /// Makes the image durable, says so in the superblock, and frees the log up to and including `commit`'s epoch. All epochs up to
@@ -161,11 +184,12 @@ impl Heap {
         (next.applied_epoch, next.anchor, next.tail, next.frontier) = (commit.epoch, commit.checksum, commit.end, commit.frontier);
         superblock::update(&*store.superblock_region, &mut next)?;
         *sb = next;
-        store.log.cut(commit.end);
+        store.log().cut(commit.end);
         Ok(())
     }
 
-    /// Marks the pool as cleanly closed. The caller has cut the log behind its last epoch.
+    /// Marks the pool as cleanly closed. The caller has cut the log behind its last epoch, or had a
+    /// [`Replayer`](crate::lanes::Replayer) apply the last record.
     pub fn close(&self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
@@ -176,6 +200,15 @@ impl Heap {
         superblock::update(&*store.superblock_region, &mut next)?;
         *sb = next;
         Ok(())
+    }
+}
+
+impl Store {
+    fn log(&self) -> &Log {
+        match &self.redo {
+            Redo::Ring(log) => log,
+            Redo::Lanes(_) => panic!("{}: the log of the tx door has no epochs", self.medium.location()),
+        }
     }
 }
 

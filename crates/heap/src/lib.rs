@@ -1,7 +1,8 @@
 //! **heap**: a DRAM working copy, its durable image, a redo log between them, and recovery.
 //!
-//! What the `epoch` and `tx` doors have in common. They differ only in *when a set of writes becomes one committed unit*; this
-//! crate calls that unit an **epoch** and does not ask how it came about.
+//! What the `epoch` and `tx` doors have in common. They differ only in *when a set of writes becomes one committed unit*, and so in
+//! their redo log. That of `epoch` pools is a ring of lines ([`log`]); this crate calls its unit an **epoch** and does not ask how it
+//! came about. That of `tx` pools are [`lanes`] of **records**, words with a timestamp, one lane for each thread.
 //!
 //! ```text
 //!   program ──reads, writes──► working copy (DRAM, at a fixed address)
@@ -14,8 +15,8 @@
 //! ```
 //!
 //! What must always hold:
-//! 1. image + live log = the heap at the end of the newest committed epoch, whatever was interrupted;
-//! 2. the image is written only from committed epochs, and only after their commit is durable;
+//! 1. image + live log = the heap at the end of the newest committed epoch (as of the newest records), whatever was interrupted;
+//! 2. the image is written only from committed epochs (durable records), and only after their commit is durable;
 //! 3. the log is cut only behind a durable image.
 //!
 //! Files of a pool: `superblock`, `image`, `log`, `lock`; their bytes are described in `docs/format.md`.
@@ -27,6 +28,7 @@ mod describe;
 mod error;
 mod heap;
 mod image;
+pub mod lanes;
 pub mod log;
 mod open;
 mod overlay;
@@ -38,7 +40,7 @@ mod tests;
 mod verify;
 mod working;
 
-pub use create::{CreateOptions, default_log_len};
+pub use create::{CreateOptions, LogShape, default_log_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
 pub use heap::Heap;
@@ -55,6 +57,6 @@ pub mod names {
     pub const SUPERBLOCK_NEW: &str = "superblock.new";
     /// The durable heap.
     pub const IMAGE: &str = "image";
-    /// Commit slots and frames.
+    /// Commit slots and frames; of the tx door: cut slots and lanes.
     pub const LOG: &str = "log";
 }

@@ -10,8 +10,10 @@ use towa_media::{Access, Durability, Kind, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::check_heap_len;
-use crate::heap::{Heap, Store, in_heap};
+use crate::heap::{Heap, Redo, Store, in_heap};
 use crate::image::ImageSpace;
+use crate::lanes::{Geometry, Lanes, Live, Replayer};
+use crate::log::commit::Commit;
 use crate::log::{Identity, Log};
 use crate::overlay::Overlay;
 use crate::recovery::{self, Chain, Recovery};
@@ -58,10 +60,9 @@ impl Heap {
         let began = Instant::now();
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
-        let reader = open_log(&*medium, &log_region, &sb, 0, sb.tail);
-        let mut chain = recovery::find_chain(&*medium, &*log_region, &reader, &sb, alloc::headers_end(sb.heap_len, CHUNK))?;
-        let (epoch, chain_end, head, frontier) = chain.end(&sb);
-        let checked = std::mem::replace(&mut chain.lines, Overlay::new(0)).check(&*image, &sb, frontier);
+        let mut found = Found::read(&*medium, &log_region, &sb)?;
+        let frontier = found.frontier(&sb);
+        let checked = std::mem::replace(found.overlay(), Overlay::new(0)).check(&*image, &sb, frontier);
         checked.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
         // The address is the likeliest thing to be refused: ask for it before anything is written.
         let is_fresh = fresh.is_some();
@@ -80,30 +81,21 @@ impl Heap {
         superblock_region.fence()?;
         if sb.clean == 0 || medium.kind() == Kind::Dax {
             // What was provided beneath the frontier and never written may be gone with the power.
-            image.reserve(0, frontier)?;
+            image.reserve(0, frontier.max(found.end_of_words()))?;
         }
-        let lines = recovery::replay(&*log_region, &reader, &*image, &chain, &sb)?;
         let was_clean = sb.clean == 1;
-        open_generation(&*medium, &*image, &*superblock_region, &chain, &mut sb)?;
-        let recovery = Recovery {
-            epoch,
-            epochs_replayed: chain.commits.len() as u64,
-            lines_replayed: lines,
-            dropped_incomplete: chain.dropped_incomplete,
-            clean: was_clean,
-            elapsed: began.elapsed(),
-        };
+        let (redo, chain_end, recovered, mut recovery) =
+            found.replay(&*medium, &image, &log_region, &*superblock_region, &mut sb)?;
+        (recovery.clean, recovery.elapsed) = (was_clean, began.elapsed());
         if !is_fresh && !lazy {
             load(&*image, &working, frontier)?;
         }
-        let log = open_log(&*medium, &log_region, &sb, sb.generation, head);
         let pool = medium.location();
         let heap_len = sb.heap_len;
         let superblock = Mutex::new(sb);
         let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
-        let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
         let _lock = (lock, sign);
-        let store = Store { medium, image, log, superblock_region, superblock, chain_end, recovered, space, _lock };
+        let store = Store { medium, image, redo, superblock_region, superblock, chain_end, recovered, space, _lock };
         Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
     }
 
@@ -119,6 +111,83 @@ impl Heap {
         let allocator = unsafe { Allocator::new(base, len, CHUNK, frontier, provide) };
         let allocator = allocator.map_err(|damage| Error::Damaged { pool, what: damage.to_string() })?;
         Ok(Heap { allocator, working, len, roots, recovery, store })
+    }
+}
+
+/// What the redo log holds that the image does not.
+enum Found {
+    Ring { reader: Log, chain: Chain },
+    Lanes(Box<Live>),
+}
+
+impl Found {
+    /// Reads and checks it; of its lines and words those that concern roots and run headers are kept.
+    fn read(medium: &dyn Medium, log_region: &Arc<dyn Region>, sb: &Superblock) -> Result<Found> {
+        let keep = alloc::headers_end(sb.heap_len, CHUNK);
+        if sb.door == Door::Tx as u32 {
+            return Ok(Found::Lanes(Box::new(Live::find(medium, &**log_region, sb, keep, true)?)));
+        }
+        let reader = open_log(medium, log_region, sb, 0, sb.tail);
+        let chain = recovery::find_chain(medium, &**log_region, &reader, sb, keep)?;
+        Ok(Found::Ring { reader, chain })
+    }
+
+    fn overlay(&mut self) -> &mut Overlay {
+        match self {
+            Found::Ring { chain, .. } => &mut chain.lines,
+            Found::Lanes(live) => &mut live.overlay,
+        }
+    }
+
+    /// The allocator's frontier once it is replayed.
+    fn frontier(&self, sb: &Superblock) -> u64 {
+        match self {
+            Found::Ring { chain, .. } => chain.end(sb).3,
+            Found::Lanes(live) => live.frontier,
+        }
+    }
+
+    /// Where in the heap its last word ends: never beyond the frontier, if those who wrote it knew what they did.
+    fn end_of_words(&self) -> u64 {
+        match self {
+            Found::Ring { .. } => 0,
+            Found::Lanes(live) => live.words_end,
+        }
+    }
+
+    /// Replays it, and begins a generation. Gives the log to go on with, the checksum that the next epoch names, the epochs whose log
+    /// is still live, and what was done.
+    fn replay(
+        self,
+        medium: &dyn Medium,
+        image: &Arc<dyn Region>,
+        log_region: &Arc<dyn Region>,
+        superblock_region: &dyn Region,
+        sb: &mut Superblock,
+    ) -> Result<(Redo, u64, Vec<Commit>, Recovery)> {
+        match self {
+            Found::Ring { reader, chain } => {
+                let (epoch, chain_end, head, _) = chain.end(sb);
+                let lines_replayed = recovery::replay(&**log_region, &reader, &**image, &chain, sb)?;
+                open_generation(medium, &**image, superblock_region, &chain, sb)?;
+                let (epochs_replayed, dropped_incomplete) = (chain.commits.len() as u64, chain.dropped_incomplete);
+                let recovery = Recovery { epoch, epochs_replayed, lines_replayed, dropped_incomplete, ..Recovery::default() };
+                let log = open_log(medium, log_region, sb, sb.generation, head);
+                let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
+                Ok((Redo::Ring(log), chain_end, recovered, recovery))
+            }
+            Found::Lanes(live) => {
+                live.make_durable(&**log_region, sb)?;
+                let mut replayer = Replayer::with_cut(medium, (Arc::clone(image), Arc::clone(log_region)), sb, live.cut);
+                let lines_replayed = live.replay(&mut replayer)?;
+                let mut next = Superblock { generation: sb.generation + 1, clean: 0, ..*sb };
+                superblock::update(superblock_region, &mut next)?;
+                *sb = next;
+                let lanes = Lanes::new(medium, Arc::clone(log_region), Geometry::of(sb), replayer.generation());
+                let recovery = Recovery { lines_replayed, records_replayed: live.records, ..Recovery::default() };
+                Ok((Redo::Lanes(lanes), 0, Vec::new(), recovery))
+            }
+        }
     }
 }
 

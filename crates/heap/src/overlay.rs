@@ -1,6 +1,6 @@
-//! The heap as recovery would leave it, without writing it: lines of the live log over the image.
+//! The heap as recovery would leave it, without writing it: lines and words of the live log over the image.
 //!
-//! What must always hold: what is read through it is what replaying the same epochs into the image would make of it.
+//! What must always hold: what is read through it is what replaying the same log into the image would make of it.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,14 @@ use crate::alloc::{self, CHUNK, Damage};
 use crate::roots::{RootTable, TABLE_LEN};
 use crate::superblock::Superblock;
 
+/// Words of a line.
+const WORDS: u64 = LINE as u64 / 8;
+
 /// The newest of each line that the log holds, up to some offset.
 #[derive(Debug)]
 pub(crate) struct Overlay {
-    lines: BTreeMap<u64, [u8; LINE]>,
+    /// With a bit for each word of the line that the log holds.
+    lines: BTreeMap<u64, (u8, [u8; LINE])>,
     /// Lines from here on are not kept.
     end: u64,
 }
@@ -27,7 +31,17 @@ impl Overlay {
     /// Lays lines from `first` on over what is there.
     pub fn add(&mut self, first: u64, bytes: &[u8]) {
         for (line, bytes) in (first..self.end).zip(bytes.chunks_exact(LINE)) {
-            self.lines.insert(line, bytes.try_into().expect("a line"));
+            self.lines.insert(line, (u8::MAX, bytes.try_into().expect("a line")));
+        }
+    }
+
+    /// Lays words over what is there: `values` from word number `first` on.
+    pub fn add_words(&mut self, first: u64, values: &[u64]) {
+        for (index, value) in (first..self.end * WORDS).zip(values) {
+            let (mask, bytes) = self.lines.entry(index / WORDS).or_insert((0, [0; LINE]));
+            let at = (index % WORDS) as usize;
+            *mask |= 1 << at;
+            bytes[at * 8..][..8].copy_from_slice(&value.to_le_bytes());
         }
     }
 
@@ -40,10 +54,16 @@ impl Overlay {
     pub fn read(&self, image: &dyn Region, off: u64, into: &mut [u8]) -> Result<(), String> {
         image.read(off, into).map_err(|e| e.to_string())?;
         let (line, end) = (LINE as u64, off + into.len() as u64);
-        for (&index, bytes) in self.lines.range(off / line..end.div_ceil(line)) {
+        for (&index, (mask, bytes)) in self.lines.range(off / line..end.div_ceil(line)) {
             let at = index * line;
             let (from, to) = (at.max(off), (at + line).min(end));
-            into[(from - off) as usize..(to - off) as usize].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            if *mask == u8::MAX {
+                into[(from - off) as usize..(to - off) as usize].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+                continue;
+            }
+            for byte in (from..to).filter(|byte| mask & 1 << ((byte - at) / 8) != 0) {
+                into[(byte - off) as usize] = bytes[(byte - at) as usize];
+            }
         }
         Ok(())
     }

@@ -26,12 +26,14 @@ use crate::{Error, Result};
 /// What recovery found and did.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Recovery {
-    /// Newest committed epoch: the state the heap is in.
+    /// Newest committed epoch: the state the heap is in. Of tx pools 0.
     pub epoch: u64,
     /// Epochs replayed from the log.
     pub epochs_replayed: u64,
-    /// Lines replayed.
+    /// Lines replayed; tx: lines of the image that were written for it.
     pub lines_replayed: u64,
+    /// Records replayed from lanes (tx only).
+    pub records_replayed: u64,
     /// Whether a commit record without all of its frames was dropped (sync media only).
     pub dropped_incomplete: bool,
     /// Whether the pool had been closed cleanly.

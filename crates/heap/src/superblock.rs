@@ -16,6 +16,7 @@ use towa_media::{Access, Medium, Region};
 
 use crate::alloc::CHUNK;
 use crate::checksum::checksum;
+use crate::lanes::{self, LANE_LEN_MIN, LANES_MAX};
 use crate::log::{Log, RING_MIN};
 use crate::{Error, Result, create, names};
 
@@ -82,9 +83,9 @@ pub struct Superblock {
     pub base: u64,
     /// Bytes of the heap and of file `image`.
     pub heap_len: u64,
-    /// Bytes of the ring in file `log`, after the commit slots.
+    /// Bytes of the ring in file `log`, after the commit slots; tx: of all lanes, after the cut slots.
     pub ring_len: u64,
-    /// Commit slots at the start of file `log`.
+    /// Commit slots at the start of file `log`; tx: lanes.
     pub commit_slots: u32,
     /// Bytes of an allocator chunk.
     pub chunk_len: u32,
@@ -92,7 +93,8 @@ pub struct Superblock {
     pub clean: u32,
     /// Zero.
     pub reserved0: u32,
-    /// The image holds every epoch up to this one, durably.
+    /// The image holds every epoch up to this one, durably. This and the next three are of the epoch door: where the log of the tx door
+    /// goes on is in its cut, and these stay as they were at creation.
     pub applied_epoch: u64,
     /// Checksum of that epoch's commit record: what the next one must name as its predecessor.
     pub anchor: u64,
@@ -179,15 +181,34 @@ fn check_fields(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
         && sb.base.is_multiple_of(towa_media::PAGE as u64)
         && sb.base != 0
         && sb.base.checked_add(sb.heap_len).is_some()
-        && sb.ring_len.is_multiple_of(4096)
-        && (RING_MIN..=RING_MAX).contains(&sb.ring_len)
-        && (4..=1 << 20).contains(&sb.commit_slots)
+        && log_is_sane(sb)
         && sb.frontier.is_multiple_of(CHUNK)
         && (CHUNK..=sb.heap_len).contains(&sb.frontier)
         && sb.tail.is_multiple_of(towa_media::LINE as u64)
         && [sb.tail, sb.applied_epoch, sb.generation, sb.seq].iter().all(|n| *n < never);
     let what = "superblock fields contradict each other".into();
     if sane { Ok(()) } else { Err(Error::Damaged { pool: medium.location(), what }) }
+}
+
+/// Whether the log can be as long, and have as many parts, as the superblock says.
+fn log_is_sane(sb: &Superblock) -> bool {
+    if sb.door == Door::Tx as u32 {
+        let lanes = u64::from(sb.commit_slots);
+        (1..=u64::from(LANES_MAX)).contains(&lanes)
+            && sb.ring_len.is_multiple_of(lanes * 4096)
+            && (LANE_LEN_MIN..=RING_MAX / lanes).contains(&(sb.ring_len / lanes))
+            && (sb.applied_epoch, sb.tail, sb.frontier) == (0, 0, CHUNK)
+    } else {
+        sb.ring_len.is_multiple_of(4096) && (RING_MIN..=RING_MAX).contains(&sb.ring_len) && (4..=1 << 20).contains(&sb.commit_slots)
+    }
+}
+
+/// Bytes of file `log`.
+pub(crate) fn log_file_len(sb: &Superblock) -> u64 {
+    match Door::from_number(sb.door) {
+        Some(Door::Tx) => lanes::Geometry::file_len(sb.ring_len),
+        _ => Log::file_len(sb.ring_len, sb.commit_slots),
+    }
 }
 
 /// Refuses a pool of another door.
@@ -242,5 +263,5 @@ pub(crate) fn open_files(medium: &dyn Medium, sb: &Superblock, access: Access) -
         let what = format!("file `{name}` has {} bytes, not {wanted}", region.len());
         if region.len() == wanted { Ok(region) } else { Err(Error::Damaged { pool: medium.location(), what }) }
     };
-    Ok((open(names::IMAGE, sb.heap_len)?, open(names::LOG, Log::file_len(sb.ring_len, sb.commit_slots))?))
+    Ok((open(names::IMAGE, sb.heap_len)?, open(names::LOG, log_file_len(sb))?))
 }

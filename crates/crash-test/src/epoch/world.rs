@@ -20,7 +20,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use towa_epoch::{Error, Mode, Options, Phase, Pool, Root, Thread, Tx};
 use towa_heap::superblock::Door;
-use towa_heap::{CreateOptions, Heap};
+use towa_heap::{CreateOptions, Heap, LogShape};
 use towa_media::sim::SimMedium;
 
 use super::shape::Shape;
@@ -225,8 +225,8 @@ fn open(medium: SimMedium, shape: &Shape) -> Result<Pool, String> {
         Err(Error::Heap(towa_heap::Error::Missing { .. })) => {}
         other => return other.map_err(|e| e.to_string()),
     }
-    let create =
-        CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log_len: Some(shape.log_len), base: Some(free_base()) };
+    let log = LogShape::Ring { len: Some(shape.log_len) };
+    let create = CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log, base: Some(free_base()) };
     Heap::create_with_log(medium.clone(), &create, shape.commit_slots, shape.log_start).map_err(|e| e.to_string())?;
     Pool::open_on(medium, &options).map_err(|e| e.to_string())
 }

@@ -104,8 +104,8 @@ fn what_cannot_be_is_refused_before_there_are_files() {
     for wrong in [
         CreateOptions { heap_len: u64::MAX, ..options() },
         CreateOptions { heap_len: 0, ..options() },
-        CreateOptions { log_len: Some(u64::MAX), ..options() },
-        CreateOptions { log_len: Some((1 << 20) - 1), ..options() },
+        CreateOptions { log: LogShape::Ring { len: Some(u64::MAX) }, ..options() },
+        CreateOptions { log: LogShape::Ring { len: Some((1 << 20) - 1) }, ..options() },
         CreateOptions { base: Some(4096), ..options() },
         CreateOptions { base: Some((1 << 47) - (2 << 20)), ..options() },
         CreateOptions { base: Some(usize::MAX - (2 << 20) + 1), ..options() },

@@ -17,7 +17,7 @@ use towa_media::{Access, LINE, Medium};
 use crate::log::FrameBuilder;
 use crate::log::commit::Commit;
 use crate::superblock::Door;
-use crate::{CreateOptions, Error, Heap, OpenOptions, Result};
+use crate::{CreateOptions, Error, Heap, LogShape, OpenOptions, Result};
 
 /// A line of the heap that neither roots nor headers use.
 const DATA: u64 = 4 << 20 >> 6;
@@ -26,7 +26,7 @@ fn options() -> CreateOptions {
     // Pools of tests that run side by side live in one process.
     static NEXT: AtomicUsize = AtomicUsize::new(0x3800_0000_0000);
     let base = Some(NEXT.fetch_add(64 << 20, Relaxed));
-    CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log_len: Some(1 << 20), base }
+    CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log: LogShape::Ring { len: Some(1 << 20) }, base }
 }
 
 fn create(medium: &SimMedium) -> Heap {

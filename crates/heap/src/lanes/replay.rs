@@ -1,0 +1,273 @@
+//! The replayer: takes records from the lanes into the image, and frees the lanes' space.
+//!
+//! ```text
+//!   lanes ──merge by timestamp──► words ──store──► image lines, each marked ──write back each once, fence──► cut
+//! ```
+//!
+//! The steps of [`Replayer::apply`]; stopping after any of them is safe:
+//! 1. words are stored into the image, oldest record first: all are in durable records that the newest cut does not pass over, and
+//!    recovery stores them again, and every newer one of the same word after it;
+//! 2. each line is written back, and fenced: the image is durable up to the newest of these records;
+//! 3. the cut says so, and is fenced: lane space before its tails is free. Only then is the caller told.
+//!
+//! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
+//! It needs no working copy, so that it can live in another process.
+
+use std::sync::Arc;
+
+use towa_media::{Access, Durability, Medium, Region};
+
+use super::batch::Batch;
+use super::cursor::{Cursor, merge};
+use super::dirty::DirtyLines;
+use super::recover::says;
+use super::{Cut, Geometry, record};
+use crate::superblock::{self, Door, Superblock, read_superblock};
+use crate::{Error, Heap, Result};
+
+/// Records after which the caller may pause.
+const RECORDS_BETWEEN_PAUSES: u64 = 1024;
+/// Neighbouring words that are stored by the same thread: 256 KiB.
+const SHARE_WORDS: u64 = 32 << 10;
+
+/// Applies records to the image.
+#[derive(Debug)]
+pub struct Replayer {
+    image: Arc<dyn Region>,
+    log: Arc<dyn Region>,
+    durability: Durability,
+    pool: String,
+    heap_len: u64,
+    geometry: Geometry,
+    cut: Cut,
+    /// One for each thread.
+    dirty: Vec<DirtyLines>,
+}
+
+/// What was applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Of each lane: where its live part begins now. Space before it is free.
+    pub tails: Vec<u64>,
+    /// Timestamp of the newest record that the image holds.
+    pub ts: u64,
+    /// Records applied.
+    pub records: u64,
+    /// Words in them.
+    pub words: u64,
+    /// Image lines written for them.
+    pub lines: u64,
+}
+
+/// What one thread came to.
+#[derive(Clone, Default)]
+struct Outcome {
+    positions: Vec<u64>,
+    ts: u64,
+    frontier: u64,
+    records: u64,
+    words: u64,
+}
+
+impl Replayer {
+    /// The replayer of an open heap; shares its regions.
+    ///
+    /// # Panics
+    /// If the heap is not of a pool of the tx door.
+    pub fn of(heap: &Heap) -> Result<Replayer> {
+        let (lanes, medium) = (heap.lanes(), heap.medium().expect("lanes are on a medium"));
+        let sb = heap.superblock();
+        Self::new(&**medium, Arc::clone(heap.image()), Arc::clone(&lanes.region), &sb)
+    }
+
+    /// The replayer of a pool that another process owns. Takes no lock and writes nothing by itself; the owner sees to it that there is
+    /// one replayer at a time.
+    pub fn attach(medium: &dyn Medium) -> Result<Replayer> {
+        let sb = read_superblock(medium, Door::Tx)?;
+        let (image, log) = superblock::open_files(medium, &sb, Access::ReadWrite)?;
+        Self::new(medium, image, log, &sb)
+    }
+
+    fn new(medium: &dyn Medium, image: Arc<dyn Region>, log: Arc<dyn Region>, sb: &Superblock) -> Result<Replayer> {
+        let damaged = |what| Error::Damaged { pool: medium.location(), what };
+        let cut = Cut::read(&*log, sb)?.map_err(damaged)?;
+        Ok(Self::with_cut(medium, (image, log), sb, cut))
+    }
+
+    /// With the newest cut, as read before.
+    pub(crate) fn with_cut(
+        medium: &dyn Medium,
+        (image, log): (Arc<dyn Region>, Arc<dyn Region>),
+        sb: &Superblock,
+        cut: Cut,
+    ) -> Replayer {
+        let (durability, pool, geometry) = (medium.durability(), medium.location(), Geometry::of(sb));
+        let dirty = vec![DirtyLines::new(geometry.heap_words)];
+        Replayer { image, log, durability, pool, heap_len: sb.heap_len, geometry, cut, dirty }
+    }
+
+    /// Shares the work among so many threads from now on (line media; on sync media the device is the limit). One, if not told.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.dirty.resize_with(threads.max(1), || DirtyLines::new(self.geometry.heap_words));
+    }
+
+    /// Generation of the records that it applies.
+    pub fn generation(&self) -> u64 {
+        self.cut.generation
+    }
+
+    /// Of each lane: where its live part begins.
+    pub fn tails(&self) -> &[u64] {
+        &self.cut.tails[..self.geometry.count]
+    }
+
+    /// Applies the records up to timestamp `upto` that lie in each lane between its tail and `heads[lane]`, in the order of their
+    /// timestamps; makes the image durable, and the cut that says so. Stops in a lane at the first newer record. All records before
+    /// `heads` are durable; one that is not there is an error, and so is one older than another in its lane before it.
+    ///
+    /// No record up to `upto` may be appended behind `heads` later: its words would come after those of newer ones.
+    ///
+    /// `pause` is called now and then on the calling thread: a caller who would spread the work may sleep there.
+    ///
+    /// # Panics
+    /// If `heads` is not one head for each lane, at most [`lane_len`](super::Lanes::lane_len) behind its tail.
+    pub fn apply(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Applied> {
+        let Stored { outcome: Outcome { positions: tails, ts, frontier, records, words }, lines } =
+            self.store(heads, upto, pause)?;
+        let applied = Applied { tails, ts, records, words, lines };
+        let mut next = self.cut;
+        next.tails[..heads.len()].copy_from_slice(&applied.tails);
+        (next.ts, next.frontier) = (applied.ts, frontier);
+        if next.tails != self.cut.tails {
+            next.write(&*self.log)?;
+            self.cut = next;
+        }
+        Ok(applied)
+    }
+
+    /// Steps 1 and 2 of [`apply`](Self::apply).
+    pub(crate) fn store(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
+        assert_eq!(heads.len(), self.geometry.count, "one head for each lane");
+        for (lane, (head, tail)) in heads.iter().zip(&self.cut.tails).enumerate() {
+            assert!(head >= tail && head - tail <= self.geometry.lane_len, "head {head} of lane {lane}, whose tail is {tail}");
+        }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let stored = match self.durability {
+            Durability::Line => self.store_lines(&mut dirty, heads, upto, pause),
+            Durability::Sync => self.store_batches(heads, upto, pause),
+        };
+        self.dirty = dirty;
+        stored
+    }
+
+    fn store_lines(&self, dirty: &mut [DirtyLines], heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
+        let of = dirty.len() as u64;
+        let image = &*self.image;
+        let one_share = |share: u64, dirty: &mut DirtyLines, pause: &mut dyn FnMut()| -> Result<(Outcome, u64)> {
+            let outcome = self.visit(heads, upto, pause, &mut |mut first, mut values| {
+                while !values.is_empty() {
+                    let border = SHARE_WORDS - first % SHARE_WORDS;
+                    let now = if of == 1 { values.len() } else { values.len().min(border as usize) };
+                    if of == 1 || (first / SHARE_WORDS) % of == share {
+                        image.store(first * 8, bytemuck::cast_slice(&values[..now]))?;
+                        let last = (first + now as u64 - 1) / record::LINE_WORDS as u64;
+                        (first / record::LINE_WORDS as u64..=last).for_each(|line| dirty.mark(line));
+                    }
+                    (first, values) = (first + now as u64, &values[now..]);
+                }
+                Ok(())
+            })?;
+            let lines = dirty.write_back(image);
+            // A fence is for what its own thread wrote.
+            image.fence()?;
+            Ok((outcome, lines))
+        };
+        let (mine, others) = dirty.split_first_mut().expect("one thread at least");
+        std::thread::scope(|scope| {
+            let one_share = &one_share;
+            let spawn = |(share, dirty)| scope.spawn(move || one_share(share, dirty, &mut || ()));
+            let others: Vec<_> = (1..).zip(others).map(spawn).collect();
+            let (outcome, mut lines) = one_share(0, mine, pause)?;
+            for other in others {
+                lines += other.join().expect("applying does not panic")?.1;
+            }
+            Ok(Stored { outcome, lines })
+        })
+    }
+
+    fn store_batches(&self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
+        let mut batch = Batch::new(&*self.image);
+        let outcome = self.visit(heads, upto, pause, &mut |first, values| batch.add(first, values))?;
+        let lines = batch.finish()?;
+        self.image.fence()?;
+        Ok(Stored { outcome, lines })
+    }
+
+    /// Calls `each` with the words of all records to apply, in order.
+    #[inline(always)]
+    fn visit(
+        &self,
+        heads: &[u64],
+        upto: u64,
+        pause: &mut dyn FnMut(),
+        each: &mut impl FnMut(u64, &[u64]) -> Result<()>,
+    ) -> Result<Outcome> {
+        let damaged = |what: String| Error::Damaged { pool: self.pool.clone(), what };
+        let missing = |cursor: &Cursor<'_>| damaged(says(&cursor.fault("is not there, or not whole")));
+        let seed = |lane| record::lane_seed(&self.geometry.uuid, self.cut.generation, lane);
+        let cursor = |lane| Cursor::new(&*self.log, &self.geometry, lane, seed(lane), (self.cut.tails[lane], heads[lane]), true);
+        let mut cursors: Vec<_> = (0..heads.len()).map(cursor).collect();
+        for cursor in &mut cursors {
+            if !cursor.find()?.map_err(|fault| damaged(says(&fault)))? && !cursor.is_at_end() {
+                return Err(missing(cursor));
+            }
+        }
+        let mut outcome = Outcome { ts: self.cut.ts, frontier: self.cut.frontier, ..Outcome::default() };
+        let image = self.image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
+        let merged = merge(&mut cursors, upto, |cursor| {
+            cursor.prefetch(image);
+            let ts = cursor.ts();
+            if ts <= self.cut.ts {
+                return Ok(());
+            }
+            let words = cursor.record()?;
+            if let Some(frontier) = record::frontier(words) {
+                if frontier > self.heap_len {
+                    return Err(damaged(format!("a record of the log has an impossible frontier, {frontier}")));
+                }
+                outcome.frontier = outcome.frontier.max(frontier);
+            }
+            record::each_run(words, |first, values| {
+                outcome.words += values.len() as u64;
+                each(first, values)
+            })?;
+            outcome.ts = ts;
+            outcome.records += 1;
+            if outcome.records.is_multiple_of(RECORDS_BETWEEN_PAUSES) {
+                pause();
+            }
+            Ok(())
+        });
+        merged?.map_err(|fault| damaged(says(&fault)))?;
+        if let Some(broken) = cursors.iter().find(|cursor| cursor.ts() == u64::MAX && !cursor.is_at_end()) {
+            return Err(missing(broken));
+        }
+        outcome.positions = cursors.iter().map(|cursor| cursor.position).collect();
+        Ok(outcome)
+    }
+
+    /// Ends the generation: the image holds all of it, durably. What its lanes hold does not count any more.
+    pub(crate) fn retire(&mut self, frontier: u64) -> Result<()> {
+        let mut next = self.cut;
+        (next.generation, next.ts, next.frontier, next.tails) = (next.generation + 1, 0, frontier, Cut::EMPTY);
+        next.write(&*self.log)?;
+        self.cut = next;
+        Ok(())
+    }
+}
+
+/// What was stored, and is durable; the cut does not say so yet.
+pub(crate) struct Stored {
+    outcome: Outcome,
+    pub lines: u64,
+}
