@@ -37,8 +37,8 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// For a pool of this process.
-    pub fn of(heap: &Heap) -> Rounds {
-        Rounds::with(Replayer::of(heap))
+    pub fn of(heap: &Heap) -> Result<Rounds> {
+        Ok(Rounds::with(Replayer::of(heap)?))
     }
 
     /// For any pool.

@@ -93,14 +93,11 @@ impl Core {
 
     /// Whether the lane has room for a record of `len` bytes, wherever it comes to lie.
     pub fn has_room(&mut self, len: u64) -> bool {
-        // One that would wrap begins anew: at worst almost as much is passed over.
-        let fits = |tail: u64| self.position + 2 * len - tail <= self.engine.lane_len;
-        if fits(self.seen_tail) {
-            return true;
+        let end = self.engine.heap.lanes().end_of(self.position, len);
+        if end - self.seen_tail > self.engine.lane_len {
+            self.seen_tail = self.engine.control.lanes[self.lane].tail.load(Acquire);
         }
-        let tail = self.engine.control.lanes[self.lane].tail.load(Acquire);
-        self.seen_tail = tail;
-        self.position + 2 * len - tail <= self.engine.lane_len
+        end - self.seen_tail <= self.engine.lane_len
     }
 
     /// Waits until there is room for a record of `len` bytes.

@@ -59,7 +59,7 @@ impl Engine {
         // SAFETY: the heap's working copy, which lives as long as the engine beside it, and which this crate writes atomically only. The
         // allocator and the root table write their own lines, and blocks that nobody else knows yet.
         let view = unsafe { View::new(heap.base().as_ptr(), heap.len()) };
-        let rounds = if volatile { None } else { Some(Rounds::of(&heap)) };
+        let rounds = if volatile { None } else { Some(Rounds::of(&heap)?) };
         Ok(Arc::new(Engine {
             data: view.base() + headers_end(heap.len(), CHUNK),
             view,

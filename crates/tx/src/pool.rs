@@ -7,9 +7,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_utils::Backoff;
 use parking_lot::Mutex;
-use towa_heap::lanes::LogShape;
 use towa_heap::superblock::Door;
-use towa_heap::{CreateOptions, Heap, OpenOptions, Recovery, Root};
+use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root};
 use towa_media::Medium;
 
 use crate::control::{self, ControlMemory};

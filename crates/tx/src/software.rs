@@ -188,7 +188,7 @@ impl Core {
     }
 
     /// Whether the record has room in the log, with what `change_tables` may add.
-    fn check_room(&self) -> Option<Effect> {
+    fn check_room(&mut self) -> Option<Effect> {
         if !self.engine.is_durable() {
             return None;
         }

@@ -273,6 +273,22 @@ impl RecordBuilder {
         self.frontier = self.frontier.max(frontier);
     }
 
+    /// The frontier that it says, 0 for none.
+    pub fn frontier_noted(&self) -> u64 {
+        self.frontier
+    }
+
+    /// Calls `each` with heap offset and value of every word, in the order they were added.
+    pub fn each_word(&self, mut each: impl FnMut(u64, u64)) {
+        self.few[..self.count].iter().for_each(|&(index, value)| each(index * 8, value));
+        let mut at = HEAD;
+        while at < self.used {
+            let (first, count) = run(self.long[at]);
+            (first..).zip(&self.long[at + 1..][..count]).for_each(|(index, value)| each(index * 8, *value));
+            at += 1 + count;
+        }
+    }
+
     /// Bytes that it takes in a lane, a multiple of 64.
     pub fn len(&self) -> u64 {
         if self.used > 0 {

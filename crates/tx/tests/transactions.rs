@@ -1,0 +1,270 @@
+//! What a transaction promises, on every way of running one: atomic, isolated, durable when the call returns.
+
+use std::path::Path;
+use std::ptr::NonNull;
+
+use towa_tx::{Abort, Addr, Checkpointer, Commit, Error, Options, Pool, Root, Thread, TmChoice, hardware_transactions_commit};
+
+/// Every way that this machine has.
+fn ways() -> Vec<TmChoice> {
+    if !hardware_transactions_commit() {
+        eprintln!("SKIPPED: rtm (this machine commits no hardware transactions); tried: stm, lock");
+        return vec![TmChoice::Stm, TmChoice::Lock];
+    }
+    vec![TmChoice::Rtm, TmChoice::Stm, TmChoice::Lock]
+}
+
+fn options(tm: TmChoice) -> Options {
+    Options { heap_len: 16 << 20, lanes: 8, lane_len: 256 << 10, tm, medium: Some(towa_media::Kind::Ram), ..Options::default() }
+}
+
+/// A block of `words` words of 0, named `name`.
+fn array(thread: &mut Thread, name: &str, words: usize) -> Addr {
+    thread
+        .transaction(|tx| {
+            let block = tx.alloc(words * 8)?;
+            tx.init(block, &vec![0; words])?;
+            let ptr = NonNull::new(block as *mut u8).expect("an address");
+            tx.set_root(name, Some(Root { ptr, type_tag: 7, size: words as u64 * 8 }))?;
+            Ok(block)
+        })
+        .unwrap()
+}
+
+fn root(pool: &Pool, name: &str) -> Addr {
+    pool.root(name).expect("a root").ptr.as_ptr() as Addr
+}
+
+fn reopen(dir: &Path, options: &Options) -> Pool {
+    Pool::open(dir, options).unwrap()
+}
+
+#[test]
+fn what_returned_is_there_after_the_process_is_gone() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = options(tm);
+        for round in 0..4u64 {
+            let pool = Pool::open_or_create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let block = if round == 0 { array(&mut thread, "cells", 100) } else { root(&pool, "cells") };
+            for i in 0..100 {
+                assert_eq!(thread.load(block + i * 8), round * 1000, "{tm:?} round {round} word {i}");
+            }
+            for i in 0..100u64 {
+                thread.transaction(|tx| tx.write(block + i * 8, 7)).unwrap();
+                thread.transaction(|tx| tx.write(block + i * 8, (round + 1) * 1000)).unwrap();
+            }
+            drop(thread);
+            if round % 2 == 0 { pool.abandon() } else { pool.close().unwrap() }
+        }
+    }
+}
+
+#[test]
+fn money_is_neither_made_nor_lost_by_many_threads() {
+    const ACCOUNTS: u64 = 16;
+    for tm in ways() {
+        for commit in [Commit::Strict, Commit::Buffered] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { commit, ..options(tm) };
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let block = array(&mut thread, "accounts", ACCOUNTS as usize);
+            for i in 0..ACCOUNTS {
+                thread.transaction(|tx| tx.write(block + i * 8, 1000)).unwrap();
+            }
+            std::thread::scope(|scope| {
+                for worker in 0..4u64 {
+                    let pool = &pool;
+                    scope.spawn(move || {
+                        let mut thread = pool.register().unwrap();
+                        for n in 0..5000u64 {
+                            let (from, to) = ((n * 7 + worker) % ACCOUNTS, (n * 11 + worker * 3 + 1) % ACCOUNTS);
+                            let sum = thread.transaction(|tx| {
+                                let (a, b) = (tx.read(block + from * 8)?, tx.read(block + to * 8)?);
+                                if from != to && a > 0 {
+                                    tx.write(block + from * 8, a - 1)?;
+                                    tx.write(block + to * 8, b + 1)?;
+                                }
+                                if n % 100 > 0 {
+                                    return Ok(None);
+                                }
+                                (0..ACCOUNTS).map(|i| tx.read(block + i * 8)).sum::<Result<u64, Abort>>().map(Some)
+                            });
+                            assert!(matches!(sum, Ok(None | Some(16_000))), "{tm:?}: {sum:?}");
+                        }
+                    });
+                }
+            });
+            let stats = pool.stats();
+            assert!(stats.commits_hardware + stats.commits_software >= 20_000, "{stats:?}");
+            assert!(tm == TmChoice::Rtm || stats.commits_hardware == 0);
+            drop(thread);
+            if commit == Commit::Buffered {
+                pool.sync().unwrap();
+            }
+            pool.abandon();
+            let pool = reopen(dir.path(), &options);
+            let (block, thread) = (root(&pool, "accounts"), pool.register().unwrap());
+            assert_eq!((0..ACCOUNTS).map(|i| thread.load(block + i * 8)).sum::<u64>(), 16_000);
+        }
+    }
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = Pool::create(dir.path(), &options(tm)).unwrap();
+        let mut thread = pool.register().unwrap();
+        let block = array(&mut thread, "cells", 8);
+        let used = pool.heap().allocator().used_bytes();
+        for n in 0..200 {
+            let aborted: Result<(), Error> = thread.transaction(|tx| {
+                tx.write(block, 1)?;
+                let more = tx.alloc(if n % 3 == 0 { 300_000 } else { 64 << (n % 5) })?;
+                tx.init(more, &[1, 2, 3])?;
+                tx.free(block)?;
+                tx.set_root("other", None)?;
+                tx.abort("a test")
+            });
+            assert!(matches!(aborted, Err(Error::Aborted("a test"))));
+        }
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            thread.transaction(|tx| -> Result<(), Abort> {
+                tx.write(block, 1)?;
+                tx.alloc(100)?;
+                std::panic::resume_unwind(Box::new("on purpose"))
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(thread.load(block), 0);
+        assert!(pool.root("other").is_none());
+        assert!(thread.transaction(|tx| tx.read(block)).is_ok(), "the thread goes on");
+        drop(thread);
+        // Blocks at hand in caches count as used: a thread that ended has none.
+        assert_eq!(pool.heap().allocator().used_bytes(), used, "{tm:?}");
+        pool.abandon();
+        assert_eq!(reopen(dir.path(), &options(tm)).heap().allocator().block_of(block as usize).map(|b| b.live), Some(true));
+    }
+}
+
+#[test]
+fn blocks_are_neither_leaked_nor_used_twice() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = options(tm);
+        for round in 0..3 {
+            let pool = Pool::open_or_create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let cells = if round == 0 { array(&mut thread, "cells", 64) } else { root(&pool, "cells") };
+            drop(thread);
+            std::thread::scope(|scope| {
+                for worker in 0..4u64 {
+                    let pool = &pool;
+                    scope.spawn(move || {
+                        let mut thread = pool.register().unwrap();
+                        for n in 0..400u64 {
+                            let cell = cells + (n * 13 + worker * 29) % 64 * 8;
+                            thread
+                                .transaction_software(|tx| {
+                                    let old = tx.read(cell)?;
+                                    if old != 0 {
+                                        assert_eq!(tx.read(old)?, cell, "a block of another cell");
+                                        tx.free(old)?;
+                                    }
+                                    let new = tx.alloc(16 + (n % 40) as usize * 16)?;
+                                    tx.init(new, &[cell])?;
+                                    tx.write(cell, new)
+                                })
+                                .unwrap();
+                        }
+                    });
+                }
+            });
+            let live = 1 + (0..64).filter(|i| pool.register().unwrap().load(cells + i * 8) != 0).count() as u64;
+            pool.abandon();
+            let medium = towa_media::open_dir(dir.path(), options.medium, false).unwrap();
+            let report = towa_heap::verify(&*medium, towa_heap::superblock::Door::Tx, &mut |_, _| ()).unwrap();
+            assert_eq!(report.live_blocks, live, "{tm:?} round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_full_log_waits_for_the_checkpointer_and_a_record_that_never_fits_is_refused() {
+    for tm in ways() {
+        for checkpointer in [Checkpointer::Thread, Checkpointer::Manual] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { lane_len: 64 << 10, checkpointer, ..options(tm) };
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let block = array(&mut thread, "cells", 600);
+            for n in 0..3000 {
+                thread.transaction(|tx| (0..20).try_for_each(|i| tx.write(block + (i * 30) * 8, n))).unwrap();
+            }
+            let large = thread.transaction(|tx| tx.alloc(40 << 10));
+            assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
+            thread.transaction(|tx| tx.write(block + 8, 5)).unwrap();
+            drop(thread);
+            pool.abandon();
+            let pool = reopen(dir.path(), &options);
+            let thread = pool.register().unwrap();
+            assert_eq!((thread.load(block), thread.load(block + 8), thread.load(block + 570 * 8)), (2999, 5, 2999));
+        }
+    }
+}
+
+#[test]
+fn misuse_is_an_error_and_the_pool_stays_good() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = Pool::create(dir.path(), &options(tm)).unwrap();
+        let mut thread = pool.register().unwrap();
+        let block = array(&mut thread, "cells", 8);
+        let (base, len) = pool.heap_range();
+        let usage = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Usage(_))), "{result:?}");
+        usage(thread.transaction(|tx| tx.write(base, 1)));
+        usage(thread.transaction(|tx| tx.init(block, &[1])));
+        usage(thread.transaction(|tx| tx.free(block + 8)));
+        usage(thread.transaction(|tx| {
+            tx.free(block)?;
+            tx.free(block)
+        }));
+        usage(thread.transaction(|tx| tx.set_root("", None)));
+        let outside = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| thread.transaction(|tx| tx.read(base + len))));
+        assert!(outside.is_err());
+        let none = thread.transaction(|tx| tx.alloc(1 << 30));
+        assert!(matches!(none, Err(Error::OutOfSpace { .. })), "{none:?}");
+        let more: Vec<_> = (0..7).map(|_| pool.register().unwrap()).collect();
+        assert!(matches!(pool.register(), Err(Error::TooManyThreads { lanes: 8, .. })));
+        drop(more);
+        thread.transaction(|tx| tx.write(block, 9)).unwrap();
+        let second = Pool::open(dir.path(), &options(tm));
+        assert!(second.is_err_and(|e| e.to_string().contains("in use")), "a second owner");
+        pool.close().unwrap();
+        assert!(matches!(thread.transaction(|tx| tx.write(block, 1)), Err(Error::Poisoned { .. })));
+    }
+}
+
+#[test]
+fn full_space_fails_the_transaction_only() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { heap_len: 2 << 20, ..options(tm) };
+        let pool = Pool::create(dir.path(), &options).unwrap();
+        let mut thread = pool.register().unwrap();
+        let mut blocks = Vec::new();
+        let full = loop {
+            match thread.transaction(|tx| tx.alloc(4000)) {
+                Ok(block) => blocks.push(block),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(full, Error::OutOfSpace { .. }) && blocks.len() > 200, "{full}, {} blocks", blocks.len());
+        let last = blocks.pop().unwrap();
+        thread.transaction(|tx| tx.free(last)).unwrap();
+        assert!(thread.transaction(|tx| tx.alloc(4000)).is_ok());
+    }
+}
