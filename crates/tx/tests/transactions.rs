@@ -119,7 +119,10 @@ fn an_aborted_transaction_leaves_nothing() {
         let pool = Pool::create(dir.path(), &options(tm)).unwrap();
         let mut thread = pool.register().unwrap();
         let block = array(&mut thread, "cells", 8);
+        drop(thread);
+        // Blocks at hand in caches count as used: a thread that ended has none.
         let used = pool.heap().allocator().used_bytes();
+        let mut thread = pool.register().unwrap();
         for n in 0..200 {
             let aborted: Result<(), Error> = thread.transaction(|tx| {
                 tx.write(block, 1)?;
@@ -143,7 +146,6 @@ fn an_aborted_transaction_leaves_nothing() {
         assert!(pool.root("other").is_none());
         assert!(thread.transaction(|tx| tx.read(block)).is_ok(), "the thread goes on");
         drop(thread);
-        // Blocks at hand in caches count as used: a thread that ended has none.
         assert_eq!(pool.heap().allocator().used_bytes(), used, "{tm:?}");
         pool.abandon();
         assert_eq!(reopen(dir.path(), &options(tm)).heap().allocator().block_of(block as usize).map(|b| b.live), Some(true));
