@@ -59,6 +59,8 @@ pub(crate) struct Control {
     pub checkpointer: AtomicU64,
     /// 1: timestamps are the sequence lock's numbers.
     pub counter: AtomicU32,
+    /// The TSC when the pool was opened: timestamps count from there.
+    pub first_tick: AtomicU64,
     /// Number of lanes.
     pub lanes_used: AtomicU32,
     /// Checkpoints begun by request; the checkpointer sleeps on it.
@@ -112,7 +114,7 @@ impl Control {
     #[inline]
     pub fn now(&self) -> u64 {
         match self.clock() {
-            Clock::Tsc => clock::tsc() - SKEW,
+            Clock::Tsc => (clock::tsc() - self.first_tick.load(Relaxed)).saturating_sub(SKEW),
             Clock::Counter => self.sequence.number() & !1,
         }
     }

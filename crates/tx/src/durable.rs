@@ -41,9 +41,8 @@ impl Core {
     /// After a transaction that wrote nothing: what it read must be durable.
     pub fn finish_read_only(&mut self) -> Result<()> {
         add(&self.counts.commits_read_only, 1);
-        let until = if self.unguarded { self.engine.control.now() } else { self.newest_read };
         self.retract();
-        if until > self.known_durable { self.wait_until_durable(until) } else { Ok(()) }
+        self.wait_for_dependencies(self.engine.control.now())
     }
 
     /// Makes the transaction that took effect at `timestamp`, whose words are in `record`, durable, or hands them on where commits are
@@ -63,10 +62,7 @@ impl Core {
         let lane = &engine.control.lanes[self.lane];
         lane.announced.store(timestamp, Release);
         let began = engine.ticks.now();
-        let depends_on = self.depends_on(timestamp);
-        if depends_on > self.known_durable {
-            self.wait_until_durable(depends_on)?;
-        }
+        self.wait_for_dependencies(timestamp)?;
         let lanes = engine.heap.lanes();
         let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
         let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;

@@ -53,6 +53,7 @@ impl Engine {
         let (lanes, lane_len) =
             if volatile { (LANES_MAX, u64::MAX / 4) } else { (heap.lanes().count(), heap.lanes().lane_len()) };
         control.counter.store(u32::from(clock == Clock::Counter), Relaxed);
+        control.first_tick.store(if clock == Clock::Tsc { clock::tsc().saturating_sub(10_000) } else { 0 }, Relaxed);
         control.lanes_used.store(lanes as u32, Relaxed);
         control.generation.store(if volatile { 0 } else { heap.lanes().generation() }, Relaxed);
         control.magic.store(CONTROL_MAGIC, Release);

@@ -20,7 +20,7 @@ use crate::rtm::{self, status};
 use crate::stats::add;
 use crate::thread::Core;
 use crate::tx::{NOTED_MAX, Tx, code};
-use crate::clock;
+use crate::{clock, version};
 
 /// How a transaction ends here.
 pub(crate) enum Outcome<R> {
@@ -61,9 +61,9 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> Resu
             if beside_software && !(core.noted.is_empty() && core.touched.is_empty()) {
                 core.engine.control.sequence.disturb();
             }
-            let timestamp = clock::tsc();
-            for &version in &core.touched {
-                core.view.store(version, timestamp * 2);
+            let timestamp = clock::tsc() - core.first_tick;
+            for &at in &core.touched {
+                core.view.store(at, version::stamp(core.lane, timestamp));
             }
             rtm::end();
             return Outcome::Done(result, timestamp);
@@ -128,5 +128,5 @@ fn wait(tries: u32) {
 
 /// The time since the run was announced is lost.
 fn count_time(core: &Core) {
-    add(&core.counts.abort_ns, clock::tsc().saturating_sub(core.since));
+    add(&core.counts.abort_ns, (clock::tsc() - core.first_tick).saturating_sub(core.since));
 }

@@ -33,6 +33,7 @@ mod software;
 mod stats;
 mod thread;
 mod tx;
+mod version;
 mod view;
 mod write_set;
 

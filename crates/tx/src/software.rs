@@ -15,6 +15,7 @@ use std::sync::atomic::{Ordering::*, fence};
 use crossbeam_utils::Backoff;
 
 use crate::clock::{self, Clock};
+use crate::version;
 use crate::error::{Abort, Error, Result};
 use crate::options::Tm;
 use crate::stats::add;
@@ -163,17 +164,17 @@ impl Core {
             return Effect::Failed(e);
         }
         let timestamp = self.timestamp();
-        for &version in &self.touched {
-            let word = self.view.word(version);
-            word.store(word.load(Relaxed) | 1, Relaxed);
+        for &at in &self.touched {
+            let word = self.view.word(at);
+            word.store(version::locked(word.load(Relaxed)), Relaxed);
         }
         // Readers that see a word written below see its version locked.
         fence(Release);
         for (a, value) in self.writes.iter() {
             self.view.store(a, value);
         }
-        for &version in &self.touched {
-            self.view.word(version).store(timestamp * 2, Release);
+        for &at in &self.touched {
+            self.view.word(at).store(version::stamp(self.lane, timestamp), Release);
         }
         self.give_lock_back();
         Effect::Done(timestamp)
@@ -182,7 +183,7 @@ impl Core {
     /// The time at which it takes effect, later than all before. The lock is held.
     pub(crate) fn timestamp(&self) -> u64 {
         match self.engine.control.clock() {
-            Clock::Tsc => clock::tsc(),
+            Clock::Tsc => clock::tsc() - self.first_tick,
             Clock::Counter => self.engine.control.sequence.number() + 1,
         }
     }

@@ -25,7 +25,10 @@ use crate::stats::{Counts, add};
 use crate::tx::{NOTED_MAX, TOUCHED_MAX, Tx};
 use crate::view::{Addr, View};
 use crate::write_set::WriteSet;
-use crate::{hardware, software};
+use crate::{hardware, software, version};
+
+/// Versions that a transaction keeps apart; with more it depends on everything older.
+const DEPENDENCIES_MAX: usize = 8;
 
 /// One thread's way to a pool. Not shared; a thread that ends gives its log to the next.
 #[derive(Debug)]
@@ -55,10 +58,12 @@ pub(crate) struct Core {
     pub cache: Cache,
 
     // Of the transaction that runs.
+    /// The TSC when the pool was opened: timestamps count from there.
+    pub first_tick: u64,
     /// Lower bound of its timestamp, as announced.
     pub since: u64,
-    /// Newest timestamp among the versions it read.
-    pub newest_read: u64,
+    /// Versions it read that were not known to be durable: of other lanes, one a lane.
+    pub dependencies: Vec<u64>,
     /// It read or wrote words that no version guards: everything older must be durable before it.
     pub unguarded: bool,
     /// Version words to be stamped.
@@ -109,8 +114,9 @@ impl Thread {
             position,
             seen_tail: tail,
             cache: Cache::new(),
+            first_tick: engine.control.first_tick.load(std::sync::atomic::Ordering::Relaxed),
             since: 0,
-            newest_read: 0,
+            dependencies: Vec::with_capacity(DEPENDENCIES_MAX),
             unguarded: false,
             touched: Vec::with_capacity(TOUCHED_MAX),
             noted: Vec::with_capacity(NOTED_MAX),
@@ -193,7 +199,7 @@ impl Thread {
     #[inline]
     pub fn load_version(&self, a: Addr) -> Option<u64> {
         let version = self.core.view.word(a).load(std::sync::atomic::Ordering::Acquire);
-        version.is_multiple_of(2).then_some(version)
+        (!version::is_locked(version)).then_some(version)
     }
 
     /// Whether the version word at `a` is still `version`: then what was loaded in between was one state.
@@ -214,8 +220,7 @@ impl Thread {
     /// Returns when what was read under this version is durable. At once in a [buffered](Commit::Buffered) pool, which does not promise it.
     #[inline]
     pub fn wait_durable(&mut self, version: u64) -> Result<()> {
-        let timestamp = version / 2;
-        if timestamp <= self.core.known_durable { Ok(()) } else { self.core.wait_until_durable(timestamp) }
+        if self.core.is_durable(version) { Ok(()) } else { self.core.wait_for_version(version) }
     }
 }
 
@@ -232,7 +237,7 @@ impl Core {
     #[inline]
     pub fn announce(&mut self) {
         self.since = self.engine.control.announce(self.lane);
-        self.newest_read = 0;
+        self.dependencies.clear();
         self.unguarded = false;
         self.touched.clear();
         self.noted.clear();
@@ -244,30 +249,78 @@ impl Core {
         self.engine.control.lanes[self.lane].announced.store(0, std::sync::atomic::Ordering::Release);
     }
 
-    /// Up to this timestamp all must be durable before a transaction of `timestamp` is.
+    /// Whether the transaction that stamped this version is known to be durable without a look at its thread.
     #[inline]
-    pub fn depends_on(&self, timestamp: u64) -> u64 {
-        if self.unguarded { timestamp.saturating_sub(1) } else { self.newest_read }
+    pub fn is_durable(&self, version: u64) -> bool {
+        version::lane(version) == self.lane || version::timestamp(version) <= self.known_durable
     }
 
-    /// Waits until all that other threads did up to `timestamp` is durable. Gives way to them, for they may need this very core.
-    #[cold]
-    #[inline(never)]
-    pub fn wait_until_durable(&mut self, timestamp: u64) -> Result<()> {
-        let engine = Arc::clone(&self.engine);
-        if engine.is_volatile() || engine.commit == Commit::Buffered {
+    /// The transaction that runs must not be durable before the one that stamped this version.
+    #[inline]
+    pub fn depend_on(&mut self, version: u64) {
+        if !self.is_durable(version) && !self.unguarded {
+            self.note_dependency(version);
+        }
+    }
+
+    fn note_dependency(&mut self, version: u64) {
+        if let Some(same) = self.dependencies.iter_mut().find(|other| version::lane(**other) == version::lane(version)) {
+            *same = version.max(*same);
+        } else if self.dependencies.len() < self.dependencies.capacity() {
+            self.dependencies.push(version);
+        } else {
+            self.unguarded = true;
+        }
+    }
+
+    /// Waits until everything is durable that the transaction with this timestamp depends on.
+    #[inline]
+    pub fn wait_for_dependencies(&mut self, timestamp: u64) -> Result<()> {
+        if self.unguarded {
+            let before = timestamp.saturating_sub(1);
+            return if before > self.known_durable { self.wait_until_durable(before) } else { Ok(()) };
+        }
+        while let Some(version) = self.dependencies.pop() {
+            self.wait_for_version(version)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the transaction that stamped this version is durable: its thread announces nothing, or something newer.
+    #[inline]
+    pub fn wait_for_version(&mut self, version: u64) -> Result<()> {
+        let announced = self.engine.control.lanes[version::lane(version)].announced.load(std::sync::atomic::Ordering::Acquire);
+        if announced == 0 || announced > version::timestamp(version) {
             return Ok(());
         }
-        let began = engine.ticks.now();
+        self.wait(|core| {
+            let announced = core.engine.control.lanes[version::lane(version)].announced.load(std::sync::atomic::Ordering::Acquire);
+            announced == 0 || announced > version::timestamp(version)
+        })
+    }
+
+    /// Waits until all that other threads did up to `timestamp` is durable.
+    fn wait_until_durable(&mut self, timestamp: u64) -> Result<()> {
+        self.wait(|core| {
+            core.known_durable = core.engine.control.frontier(core.lane);
+            core.known_durable >= timestamp
+        })
+    }
+
+    /// Waits until `is_over`. Gives way to the other threads, for they may need this very core.
+    #[cold]
+    #[inline(never)]
+    fn wait(&mut self, mut is_over: impl FnMut(&mut Core) -> bool) -> Result<()> {
+        if self.engine.is_volatile() || self.engine.commit == Commit::Buffered {
+            return Ok(());
+        }
+        let began = self.engine.ticks.now();
         let backoff = Backoff::new();
-        loop {
-            self.known_durable = engine.control.frontier(self.lane);
-            if self.known_durable >= timestamp {
-                add(&self.counts.dependency_ns, engine.ticks.now().saturating_sub(began));
-                return Ok(());
-            }
-            engine.check()?;
+        while !is_over(self) {
+            self.engine.check()?;
             backoff.snooze();
         }
+        add(&self.counts.dependency_ns, self.engine.ticks.now().saturating_sub(began));
+        Ok(())
     }
 }

@@ -16,6 +16,7 @@ use towa_heap::Root;
 use crate::error::{Abort, Error};
 use crate::rtm;
 use crate::thread::Core;
+use crate::version;
 use crate::view::{Addr, WORD};
 
 /// Codes of explicit hardware aborts.
@@ -71,10 +72,10 @@ impl Tx<'_> {
     #[inline]
     pub fn read_version(&mut self, a: Addr) -> Result<u64, Abort> {
         let version = self.read_guarded(a)?;
-        if !version.is_multiple_of(2) {
+        if version::is_locked(version) {
             return if self.in_hardware { rtm::abort::<{ code::BUSY }>() } else { Err(Abort::Conflict) };
         }
-        self.core.newest_read = self.core.newest_read.max(version / 2);
+        self.core.depend_on(version);
         Ok(version)
     }
 
