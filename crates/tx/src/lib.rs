@@ -50,6 +50,11 @@ pub use towa_heap::{Recovery, Root};
 pub use tx::Tx;
 pub use view::{Addr, WORD};
 
+/// Whether transactions run in hardware here, if not told otherwise: that takes a sound time stamp counter, too.
+pub fn hardware_transactions_run() -> bool {
+    rtm::commits() && clock::best() == Clock::Tsc
+}
+
 /// Whether this machine commits hardware transactions (RTM), found by committing some.
 pub fn hardware_transactions_commit() -> bool {
     rtm::commits()
