@@ -21,7 +21,7 @@ use crate::large::Runs;
 use crate::table::{BODY, FREE, HEAD, HELD, LISTED, Marked, Table, WHAT};
 use crate::{Arena, Audit, Error, Local, Result, SEGMENT};
 
-/// Space is provided, and the mark raised, by so many segments at a time: 1 MiB.
+/// Space is provided, and the mark raised, by so many segments at a time: 1 MiB; in small arenas by a 64th of them.
 const STEP: u64 = 256;
 
 /// What is taken.
@@ -242,7 +242,8 @@ impl Allocator {
             return Ok(None);
         }
         if wanted > runs.mark {
-            let roomy = (wanted.max(runs.mark + STEP)).min(end);
+            let step = (end / 64).clamp(1, STEP);
+            let roomy = wanted.max(runs.mark + step).min(end);
             let raised = self.arena.raise_mark(runs.mark, roomy).map(|()| roomy);
             runs.mark = match raised {
                 Err(Error::Media(towa_media::Error::Full { .. })) if !self.arena.is_failed() => {

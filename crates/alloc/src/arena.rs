@@ -108,7 +108,6 @@ impl Arena {
     pub fn publish(&self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         self.fence()?;
-        durable.medium.sync_names()?;
         durable.medium.rename(NAME_NEW, NAME)?;
         Ok(durable.medium.sync_names()?)
     }
