@@ -48,6 +48,9 @@ pub enum Error {
         /// What differs.
         what: String,
     },
+    /// The pool of transactions refused or failed.
+    #[error(transparent)]
+    Tx(#[from] towa_tx::Error),
 }
 
 /// Of an operation.
