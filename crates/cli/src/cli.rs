@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, crash_test, failure, generate, info, recover, serve, stats, verify, vm};
+use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, stats, verify, vm};
 
 /// Durable memory for ordinary programs.
 ///
@@ -40,6 +40,7 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     Recover(recover::RecoverArgs),
     Stats(stats::StatsArgs),
+    Checkpointer(checkpointer::CheckpointerArgs),
     Bench(bench::BenchArgs),
     CrashTest(crash_test::CrashTestArgs),
     Completions(generate::CompletionsArgs),
@@ -61,6 +62,7 @@ impl Command {
             Command::Verify(args) => verify::run(&args),
             Command::Recover(args) => recover::run(&args),
             Command::Stats(args) => stats::run(&args),
+            Command::Checkpointer(args) => checkpointer::run(&args),
             Command::Bench(args) => bench::run(args),
             Command::BenchChild(args) => bench::run_child(&args),
             Command::CrashTest(args) => crash_test::run(&args),
@@ -73,7 +75,7 @@ impl Command {
 
     /// Whether it must outlive the reader of its output: it has a pool to close, or processes to end.
     pub fn outlives_its_reader(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::VmLoad(_) | Command::Bench(_) | Command::BenchChild(_))
+        matches!(self, Command::Serve(_) | Command::Checkpointer(_) | Command::VmLoad(_) | Command::Bench(_) | Command::BenchChild(_))
     }
 
     /// How much is logged.

@@ -75,9 +75,10 @@ pub fn code(error: &Error) -> u8 {
             return Some(DAMAGED);
         }
         let epoch = cause.downcast_ref().map(of_epoch);
+        let tx = || cause.downcast_ref().map(of_tx);
         let heap = || cause.downcast_ref().map(of_heap);
         let media = || cause.downcast_ref().map(of_media);
-        epoch.or_else(heap).or_else(media)
+        epoch.or_else(tx).or_else(heap).or_else(media)
     };
     error.chain().find_map(of).unwrap_or(FAILED)
 }
@@ -87,6 +88,15 @@ fn of_epoch(error: &towa_epoch::Error) -> u8 {
         towa_epoch::Error::Heap(e) => of_heap(e),
         towa_epoch::Error::OutOfSpace { .. } => FULL,
         towa_epoch::Error::Poisoned { .. } => POISONED,
+        _ => FAILED,
+    }
+}
+
+fn of_tx(error: &towa_tx::Error) -> u8 {
+    match error {
+        towa_tx::Error::Heap(e) => of_heap(e),
+        towa_tx::Error::OutOfSpace { .. } => FULL,
+        towa_tx::Error::Poisoned { .. } => POISONED,
         _ => FAILED,
     }
 }

@@ -68,7 +68,32 @@ struct Info {
     /// Why the pool that is there cannot be described.
     pool_problem: Option<String>,
     cpu: CpuFeatures,
+    transactions: Transactions,
     kernel: Kernel,
+}
+
+/// How transactions (door tx) would run here.
+#[derive(Debug, Serialize)]
+struct Transactions {
+    /// Whether this machine commits hardware transactions: tried, not taken from the CPU's word.
+    hardware_commits: bool,
+    /// The way `auto` takes: `rtm`, or `stm` (in software).
+    auto: &'static str,
+}
+
+impl Transactions {
+    fn here() -> Transactions {
+        let hardware_commits = towa_tx::hardware_transactions_commit();
+        Transactions { hardware_commits, auto: if towa_tx::hardware_transactions_run() { "rtm" } else { "stm" } }
+    }
+
+    fn explain(&self) -> &'static str {
+        match (self.auto, self.hardware_commits) {
+            ("rtm", _) => "in hardware (RTM commits here), in software what does not fit",
+            (_, true) => "in software (NOrec): RTM commits here, but the kernel does not trust the time stamp counter",
+            _ => "in software (NOrec): this machine commits no hardware transactions (RTM is missing, or off by microcode)",
+        }
+    }
 }
 
 /// A pool's facts.
@@ -85,7 +110,13 @@ struct PoolInfo {
 fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
     let power_loss = (guarantee == Guarantee::PowerSafe).then_some("buffered");
     let door = |door, strict_by| DoorGuarantee { door, process_crash: "buffered", power_loss, strict_by };
-    vec![door("epoch", "sync()"), door("serve", "the commands `durable` and `durable now`")]
+    let strict = DoorGuarantee {
+        door: "tx",
+        process_crash: "strict",
+        power_loss: power_loss.map(|_| "strict"),
+        strict_by: "every transaction, and every change of a tree, when the call returns",
+    };
+    vec![door("epoch", "sync()"), door("serve", "the commands `durable` and `durable now`"), strict]
 }
 
 /// `towa info`.
@@ -105,6 +136,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         pool,
         pool_problem: problem.as_ref().map(failure::message),
         cpu: towa_media::cpu_features(),
+        transactions: Transactions::here(),
         kernel: Kernel::running(),
     };
     if args.json {
@@ -169,6 +201,7 @@ fn print(info: &Info) -> Result<()> {
         "write-back",
         format!("{}; whether caches survive power loss (eADR) cannot be found out, so they are not trusted", cpu.write_back),
     );
+    lines.line("transactions", info.transactions.explain());
     info.kernel.print(&mut lines);
     lines.print()
 }
@@ -213,6 +246,10 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
     lines.line("state", state);
     lines.line("heap", format!("{} at {:#x}, {} ever used", bytes(it.heap_len), it.base, bytes(it.frontier)));
     lines.line("log", format!("{}, {} live", bytes(it.log_len), bytes(it.log_live)));
+    if let Some(lanes) = it.lanes {
+        lines.line("lanes", format!("{lanes}, one for each thread that writes, of {}", bytes(it.log_len / u64::from(lanes.max(1)))));
+        return;
+    }
     let when = it.newest_commit_unix_us.map_or(String::new(), |us| format!(", committed {}", utc(us / 1_000_000)));
     lines.line("epoch", format!("{}{when}; the image holds epoch {}", it.newest_epoch, it.image_epoch));
 }

@@ -13,6 +13,7 @@
 //! opens with `towa:` and says what, where and what to do; the exit status is one of [`failure::CODES`].
 
 mod bench;
+mod checkpointer;
 mod cli;
 mod crash_test;
 mod failure;

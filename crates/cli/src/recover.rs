@@ -1,12 +1,16 @@
 //! `towa recover`: opens a pool, which recovers it, and closes it with its image complete and its log empty.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use towa_epoch::{Options, Pool};
+use towa_heap::Recovery;
+use towa_heap::superblock::Door;
+use towa_media::Medium;
 
 use crate::pool_dir::MediumArg;
 use crate::progress::Progress;
@@ -40,6 +44,8 @@ struct Outcome {
     was_clean: bool,
     epoch: u64,
     epochs_replayed: u64,
+    /// Of a pool of transactions.
+    records_replayed: u64,
     lines_replayed: u64,
     dropped_incomplete: bool,
     /// Reading, checking and replaying the log.
@@ -58,15 +64,17 @@ fn recover(args: &RecoverArgs) -> Result<Outcome> {
     let began = Instant::now();
     let progress = Progress::spinner(format!("recovering {}", report::path(&args.pool)));
     let medium = towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?;
-    let pool = Pool::open_on(medium, &Options { manual: true, ..Options::default() })?;
-    let recovery = *pool.recovery();
-    pool.close()?;
+    let recovery = match towa_heap::describe(&*medium)?.door {
+        Some(Door::Tx) => recover_tx(medium)?,
+        _ => recover_epoch(medium)?,
+    };
     drop(progress);
     Ok(Outcome {
         pool: report::path(&args.pool),
         was_clean: recovery.clean,
         epoch: recovery.epoch,
         epochs_replayed: recovery.epochs_replayed,
+        records_replayed: recovery.records_replayed,
         lines_replayed: recovery.lines_replayed,
         dropped_incomplete: recovery.dropped_incomplete,
         recovery_us: recovery.elapsed.as_micros() as u64,
@@ -74,11 +82,30 @@ fn recover(args: &RecoverArgs) -> Result<Outcome> {
     })
 }
 
+fn recover_epoch(medium: Arc<dyn Medium>) -> Result<Recovery> {
+    let pool = Pool::open_on(medium, &Options { manual: true, ..Options::default() })?;
+    let recovery = *pool.recovery();
+    pool.close()?;
+    Ok(recovery)
+}
+
+fn recover_tx(medium: Arc<dyn Medium>) -> Result<Recovery> {
+    let options = towa_tx::Options { checkpointer: towa_tx::Checkpointer::Manual, ..towa_tx::Options::default() };
+    let pool = towa_tx::Pool::open_on(medium, &options)?;
+    let recovery = *pool.recovery();
+    pool.close()?;
+    Ok(recovery)
+}
+
 fn print(outcome: &Outcome) -> Result<()> {
-    let Outcome { pool, epoch, epochs_replayed, lines_replayed, .. } = outcome;
-    let mut text = format!("{pool}: at epoch {epoch}; ");
-    if outcome.was_clean && *epochs_replayed == 0 {
+    let Outcome { pool, epoch, epochs_replayed, records_replayed, lines_replayed, .. } = outcome;
+    // Transactions have no epochs.
+    let mut text = if *epoch > 0 { format!("{pool}: at epoch {epoch}; ") } else { format!("{pool}: ") };
+    if outcome.was_clean && *epochs_replayed == 0 && *records_replayed == 0 {
         text += "was closed cleanly, nothing to recover";
+    } else if *records_replayed > 0 {
+        let (size, time) = (bytes(lines_replayed * 64), micros(outcome.recovery_us));
+        text += &format!("{records_replayed} records of transactions replayed ({size}) in {time}");
     } else {
         let (size, time) = (bytes(lines_replayed * 64), micros(outcome.recovery_us));
         text += &format!("{epochs_replayed} epochs with {lines_replayed} lines ({size}) replayed in {time}");

@@ -99,7 +99,13 @@ fn print(args: &VerifyArgs, Found { report, contents }: &Found) -> Result<()> {
     lines.heading(&format!("{}: sound", report::path(&args.pool)));
     lines.line("identity", &report.uuid);
     lines.line("state", if report.clean { "closed cleanly" } else { "not closed cleanly: opening recovers it" });
-    lines.line("epoch", report.epoch);
+    if report.epoch > 0 {
+        lines.line("epoch", report.epoch);
+    }
+    if report.records_to_replay > 0 {
+        let (records, words, lanes) = (report.records_to_replay, report.words_to_replay, report.lanes_in_use);
+        lines.line("to replay", format!("{records} records of transactions with {words} words, in {lanes} lanes"));
+    }
     if report.epochs_to_replay > 0 {
         let (epochs, lines_to_replay) = (report.epochs_to_replay, report.lines_to_replay);
         lines.line("to replay", format!("{epochs} epochs with {lines_to_replay} lines ({})", bytes(lines_to_replay * 64)));

@@ -1,10 +1,11 @@
-//! What a pool says of itself: its superblock and the newest commit record, read while somebody else may own it.
+//! What a pool says of itself: its superblock and its newest commit record, or its lanes, read while somebody else may own it.
 //!
 //! What must always hold: nothing is locked, created or written. The owner may write meanwhile; what was torn by that is read
 //! again, and one of the two superblock slots is always whole.
 
 use towa_media::{Access, Medium};
 
+use crate::lanes::{Geometry, Live};
 use crate::log::commit::{self, Commit};
 use crate::superblock::{Door, Superblock, find_superblock, open_files};
 use crate::{Error, Result};
@@ -17,9 +18,6 @@ const TRIES: usize = 5;
 pub struct Description {
     /// Which door; `None` if it is one that this program does not know.
     pub door: Option<Door>,
-    /// The same as stored.
-    #[serde(skip)]
-    pub(crate) door_number: u32,
     /// Version of its format.
     pub version: u32,
     /// Identity.
@@ -36,7 +34,10 @@ pub struct Description {
     pub heap_len: u64,
     /// Capacity of the redo log in bytes.
     pub log_len: u64,
-    /// Epoch that the image holds.
+    /// Lanes of the redo log (tx only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
+    /// Epoch that the image holds. Tx: 0, as the next two.
     pub image_epoch: u64,
     /// Newest epoch with a commit record (opening checks whether its frames are whole).
     pub newest_epoch: u64,
@@ -51,19 +52,14 @@ pub struct Description {
 /// Describes the pool on `medium`. Does not check more than the superblock and that the other files are there, as long as it says:
 /// the rest is [`verify`](crate::verify)'s work.
 pub fn describe(medium: &dyn Medium) -> Result<Description> {
-    let mut tries = 1;
-    let sb = loop {
-        match find_superblock(medium) {
-            Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
-            other => break other?,
-        }
-    };
+    let sb = superblock_beside_owner(medium)?;
     let door = Door::from_number(sb.door);
     // What a door that is not known here keeps in which files is not known either.
-    let newest = if door.is_some() { newest_commit(medium, &sb)? } else { None };
+    let newest = if door == Some(Door::Epoch) { newest_commit(medium, &sb)? } else { None };
+    let live = if door == Some(Door::Tx) { live_lanes(medium, &sb)? } else { None };
+    let (lanes_live, lanes_frontier) = live.unwrap_or((0, 0));
     Ok(Description {
         door,
-        door_number: sb.door,
         version: sb.version,
         uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
         created_unix_s: sb.created_unix_s,
@@ -72,18 +68,37 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
         base: sb.base,
         heap_len: sb.heap_len,
         log_len: sb.ring_len,
+        lanes: (door == Some(Door::Tx)).then(|| Geometry::of(&sb).count as u32),
         image_epoch: sb.applied_epoch,
         newest_epoch: newest.map_or(sb.applied_epoch, |c| c.epoch.max(sb.applied_epoch)),
         newest_commit_unix_us: newest.map(|c| c.unix_us),
-        log_live: newest.map_or(0, |c| c.end.saturating_sub(sb.tail)),
-        frontier: newest.map_or(sb.frontier, |c| c.frontier.max(sb.frontier)),
+        log_live: newest.map_or(lanes_live, |c| c.end.saturating_sub(sb.tail)),
+        frontier: newest.map_or(lanes_frontier, |c| c.frontier).max(sb.frontier),
     })
+}
+
+/// The superblock, which an owner may be writing meanwhile.
+pub(crate) fn superblock_beside_owner(medium: &dyn Medium) -> Result<Superblock> {
+    let mut tries = 1;
+    loop {
+        match find_superblock(medium) {
+            Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
+            other => return other,
+        }
+    }
 }
 
 /// The newest commit record, if there is one that can be read.
 fn newest_commit(medium: &dyn Medium, sb: &Superblock) -> Result<Option<Commit>> {
     let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
     Ok(commit::read_all("", &*log, sb.commit_slots, &sb.uuid).ok().and_then(|mut all| all.pop()))
+}
+
+/// Live bytes of lanes, and the frontier as of their newest record, if they can be read. The owner may write meanwhile: they are copied
+/// before they are looked at.
+fn live_lanes(medium: &dyn Medium, sb: &Superblock) -> Result<Option<(u64, u64)>> {
+    let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
+    Ok(Live::find(medium, &*log, sb, 0, false).ok().map(|live| (live.len(), live.frontier)))
 }
 
 #[cfg(test)]

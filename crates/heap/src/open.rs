@@ -10,6 +10,7 @@ use towa_media::{Access, Durability, Kind, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::check_heap_len;
+use crate::describe::superblock_beside_owner;
 use crate::heap::{Heap, Redo, Store, in_heap};
 use crate::image::ImageSpace;
 use crate::lanes::{Geometry, Lanes, Live, Replayer};
@@ -35,8 +36,9 @@ impl Heap {
     /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
     pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
         // Before the lock, which not every file system grants without a trace.
-        let description = crate::describe(&*medium)?;
-        superblock::check_door(&*medium, description.door_number, options.door)?;
+        let sb = superblock_beside_owner(&*medium)?;
+        superblock::check_door(&*medium, sb.door, options.door)?;
+        superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;
         Self::start(medium, lock, sb, options.eager, None)

@@ -50,6 +50,11 @@ impl Overlay {
         self.lines.extend(newer.lines);
     }
 
+    /// Lines that it holds, whole or in part.
+    pub fn len(&self) -> u64 {
+        self.lines.len() as u64
+    }
+
     /// Reads heap bytes from `off` on: `image`, and the lines over it.
     pub fn read(&self, image: &dyn Region, off: u64, into: &mut [u8]) -> Result<(), String> {
         image.read(off, into).map_err(|e| e.to_string())?;

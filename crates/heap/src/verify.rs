@@ -1,10 +1,14 @@
 //! Offline verification: every structure and checksum of a pool, without writing a byte.
 
-use towa_media::{Access, Medium};
+use std::sync::Arc;
+
+use towa_media::{Access, Medium, Region};
 
 use crate::alloc::CHUNK;
+use crate::lanes::Live;
 use crate::log::{Identity, Log};
-use crate::superblock::{self, Door, read_superblock};
+use crate::overlay::Overlay;
+use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Result, alloc, recovery};
 
 /// What verification found in a sound pool.
@@ -14,7 +18,7 @@ pub struct VerifyReport {
     pub uuid: String,
     /// Times it was opened.
     pub generation: u64,
-    /// Newest committed epoch.
+    /// Newest committed epoch; of tx pools 0.
     pub epoch: u64,
     /// Epoch the image alone holds.
     pub image_epoch: u64,
@@ -24,6 +28,12 @@ pub struct VerifyReport {
     pub epochs_to_replay: u64,
     /// See `epochs_to_replay`.
     pub lines_to_replay: u64,
+    /// Records and words in them that opening would replay (tx only), and lanes that they are in.
+    pub records_to_replay: u64,
+    /// See `records_to_replay`.
+    pub words_to_replay: u64,
+    /// See `records_to_replay`.
+    pub lanes_in_use: u64,
     /// Whether the log ends in an epoch that was never acknowledged and would be dropped.
     pub incomplete_epoch: bool,
     /// Capacity in bytes.
@@ -40,21 +50,30 @@ pub struct VerifyReport {
     pub roots: Vec<String>,
 }
 
-/// Checks the pool on `medium` as recovery would leave it: superblock, log chain, frames, roots, allocator. `progress` is called
+/// What the log of a sound pool holds.
+struct Logged {
+    /// What it says of itself.
+    report: VerifyReport,
+    /// What it lays over the image.
+    lines: Overlay,
+    frontier: u64,
+}
+
+/// Checks the pool on `medium` as recovery would leave it: superblock, log chain and frames (tx: lanes and records), roots, allocator. `progress` is called
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
     let _lock = medium.lock_to_read()?;
     let sb = read_superblock(medium, door)?;
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
     let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
-    let identity = Identity { uuid: sb.uuid, generation: 0 };
-    let log = Log::new(medium, log_region.clone(), identity, sb.commit_slots, sb.ring_len, (sb.tail, sb.tail));
-    let chain = recovery::find_chain(medium, &*log_region, &log, &sb, sb.heap_len)?;
-    let (epoch, _, _, frontier) = chain.end(&sb);
-    let names = chain.lines.check(&*image, &sb, frontier).map_err(damaged)?;
+    let Logged { report, lines, frontier } = match door {
+        Door::Epoch => check_ring(medium, log_region, &sb)?,
+        Door::Tx => check_lanes(medium, &*log_region, &sb)?,
+    };
+    let names = lines.check(&*image, &sb, frontier).map_err(damaged)?;
     let mut read = |off: u64, into: &mut [u8]| {
         progress(off.min(frontier), frontier);
-        chain.lines.read(&*image, off, into)
+        lines.read(&*image, off, into)
     };
     let blocks = alloc::check(&mut read, sb.heap_len, CHUNK, frontier).map_err(damaged)?;
     if let Some(first) = blocks.damage.first() {
@@ -63,17 +82,41 @@ pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64
     Ok(VerifyReport {
         uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
         generation: sb.generation,
-        epoch,
         image_epoch: sb.applied_epoch,
         clean: sb.clean == 1,
-        epochs_to_replay: chain.commits.len() as u64,
-        lines_to_replay: chain.commits.iter().map(|c| c.lines).sum(),
-        incomplete_epoch: chain.dropped_incomplete,
         heap_len: sb.heap_len,
         base: sb.base,
         frontier,
         live_blocks: blocks.blocks_live,
         live_bytes: blocks.bytes_live,
         roots: names,
+        ..report
     })
+}
+
+fn check_ring(medium: &dyn Medium, log_region: Arc<dyn Region>, sb: &Superblock) -> Result<Logged> {
+    let identity = Identity { uuid: sb.uuid, generation: 0 };
+    let log = Log::new(medium, log_region.clone(), identity, sb.commit_slots, sb.ring_len, (sb.tail, sb.tail));
+    let chain = recovery::find_chain(medium, &*log_region, &log, sb, sb.heap_len)?;
+    let (epoch, _, _, frontier) = chain.end(sb);
+    let report = VerifyReport {
+        epoch,
+        epochs_to_replay: chain.commits.len() as u64,
+        lines_to_replay: chain.commits.iter().map(|c| c.lines).sum(),
+        incomplete_epoch: chain.dropped_incomplete,
+        ..VerifyReport::default()
+    };
+    Ok(Logged { report, lines: chain.lines, frontier })
+}
+
+fn check_lanes(medium: &dyn Medium, log: &dyn Region, sb: &Superblock) -> Result<Logged> {
+    let live = Live::find(medium, log, sb, sb.heap_len, true)?;
+    let report = VerifyReport {
+        lines_to_replay: live.overlay.len(),
+        records_to_replay: live.records,
+        words_to_replay: live.words,
+        lanes_in_use: live.lanes_in_use(),
+        ..VerifyReport::default()
+    };
+    Ok(Logged { report, lines: live.overlay, frontier: live.frontier })
 }

@@ -10,7 +10,7 @@
 //! prefix of the order in which transactions took effect.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 use towa_heap::lanes::RecordBuilder;
@@ -20,6 +20,8 @@ use crate::error::Result;
 
 /// Words in one record of the group, about; a transaction is never split.
 const GROUP_WORDS: usize = 64 << 10;
+/// Words that a thread's buffer holds, about: 16 MiB.
+const WORDS_MAX: usize = 1 << 20;
 
 /// One transaction's share.
 #[derive(Clone, Debug)]
@@ -31,20 +33,32 @@ struct Entry {
 
 /// What a thread's transactions have written and nobody has logged.
 #[derive(Debug, Default)]
-pub(crate) struct Buffer(Mutex<Vec<Entry>>);
+pub(crate) struct Buffer {
+    entries: Mutex<Vec<Entry>>,
+    /// In all of them.
+    words: AtomicUsize,
+}
 
 impl Buffer {
     /// Adds a transaction that took effect.
     pub fn push(&self, record: &RecordBuilder) {
         let mut words = Vec::new();
         record.each_word(|offset, value| words.push((offset, value)));
-        self.0.lock().push(Entry { timestamp: record.ts(), frontier: record.frontier_noted(), words });
+        self.words.fetch_add(words.len(), Relaxed);
+        self.entries.lock().push(Entry { timestamp: record.ts(), frontier: record.frontier_noted(), words });
+    }
+
+    /// Whether it holds so much that its thread should wait until some of it is logged.
+    pub fn is_full(&self) -> bool {
+        self.words.load(Relaxed) > WORDS_MAX
     }
 
     fn take(&self, upto: u64) -> Vec<Entry> {
-        let mut entries = self.0.lock();
+        let mut entries = self.entries.lock();
         let count = entries.partition_point(|e| e.timestamp <= upto);
-        entries.drain(..count).collect()
+        let taken: Vec<Entry> = entries.drain(..count).collect();
+        self.words.fetch_sub(taken.iter().map(|e| e.words.len()).sum(), Relaxed);
+        taken
     }
 }
 

@@ -17,7 +17,9 @@ use crate::buffered::Group;
 use crate::control::{self, Control};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::options::Commit;
+use crate::meeting::{self, Progress};
+use crate::options::{Checkpointer, Commit};
+use crate::process::Process;
 use crate::stats::Stats;
 
 /// What is left in a log is applied after so long without a request.
@@ -46,6 +48,12 @@ impl Rounds {
         Rounds { replayer, heads: Vec::new(), group: Group::default(), count: 0, records: 0, lines: 0, busy: Duration::ZERO }
     }
 
+    /// Looks at the cut again, which another process may have moved.
+    fn again(&mut self, heap: &Heap) -> Result<()> {
+        self.replayer = Replayer::of(heap)?;
+        Ok(())
+    }
+
     /// One round; whether anything was applied.
     pub fn round(&mut self, control: &Control) -> Result<bool> {
         let began = Instant::now();
@@ -71,6 +79,11 @@ impl Rounds {
         Ok(applied.records > 0)
     }
 
+    /// What they came to.
+    pub fn progress(&self) -> Progress {
+        Progress { rounds: self.count, records: self.records, lines: self.lines }
+    }
+
     pub fn add_to(&self, stats: &mut Stats) {
         stats.checkpoints += self.count;
         stats.records_applied += self.records;
@@ -85,8 +98,31 @@ impl Engine {
         self.flush_group()?;
         let mut rounds = self.rounds.lock();
         let Some(rounds) = rounds.as_mut() else { return Ok(()) };
+        if self.checkpointer == Checkpointer::Process {
+            return self.stand_in(rounds);
+        }
         rounds.round(&self.control).inspect_err(|e| self.poison(e.to_string()))?;
         Ok(())
+    }
+
+    /// A round of a pool that has a separate checkpointer, if there is none now.
+    fn stand_in(&self, rounds: &mut Rounds) -> Result<()> {
+        if meeting::enter(&self.control, Process::this()).is_err() {
+            return Ok(());
+        }
+        let round = rounds.again(&self.heap).and_then(|()| rounds.round(&self.control));
+        meeting::leave(&self.control);
+        round.inspect_err(|e| self.poison(e.to_string()))?;
+        Ok(())
+    }
+
+    /// Waits for a separate checkpointer to see that the pool is being closed.
+    pub fn await_checkpointer(&self) {
+        let me = Process::this();
+        while Process::noted(&self.control.checkpointer).is_some_and(|other| other != me && other.lives()) {
+            control::wake(&self.control.work);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Makes buffered commits durable; gives the timestamp up to which they are.
@@ -118,10 +154,10 @@ pub(crate) fn run(engine: &Engine, interval: Duration) {
         if engine.checkpoint_here().is_err() {
             return;
         }
-        control.asleep.store(1, SeqCst);
+        control.asleep.fetch_add(1, SeqCst);
         if control.work.load(SeqCst) == work && control.stop.load(SeqCst) == 0 {
             control::wait(&control.work, work, pause);
         }
-        control.asleep.store(0, SeqCst);
+        control.asleep.fetch_sub(1, SeqCst);
     }
 }

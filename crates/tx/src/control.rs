@@ -15,10 +15,12 @@
 //! 2. records before `head` are durable; those before `tail` are in the durable image;
 //! 3. none of this matters after a crash: it is volatile, made anew at each opening.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-use towa_media::Mapping;
+use towa_media::{Mapping, Region};
 
 use crate::clock::{self, Clock};
 use crate::sequence::Sequence;
@@ -69,7 +71,7 @@ pub(crate) struct Control {
     pub done: AtomicU32,
     /// 1: the owner closes the pool, or something failed.
     pub stop: AtomicU32,
-    /// Whether the checkpointer sleeps.
+    /// How many sleep until there is work: the checkpointer, and the thread that stands in for a separate one.
     pub asleep: AtomicU32,
     /// Newest timestamp that the image holds durably.
     pub applied: AtomicU64,
@@ -81,26 +83,50 @@ pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL1");
 
 /// A control block, of this process alone or shared with another.
 #[derive(Debug)]
-pub(crate) struct ControlMemory(Mapping);
+pub(crate) struct ControlMemory {
+    at: NonNull<Control>,
+    /// What keeps it mapped.
+    _memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Private { _mapping: Mapping },
+    Shared { _region: Arc<dyn Region> },
+}
+
+// SAFETY: the control block is mapped as long as `_memory` lives, wherever that moves, and all of it is atomic.
+unsafe impl Send for ControlMemory {}
+// SAFETY: as above.
+unsafe impl Sync for ControlMemory {}
 
 impl ControlMemory {
     /// Of this process alone.
     pub fn private() -> towa_media::Result<ControlMemory> {
-        Ok(ControlMemory(Mapping::anonymous(None, size_of::<Control>().next_multiple_of(towa_media::PAGE), false)?))
+        let mapping = Mapping::anonymous(None, Self::LEN as usize, false)?;
+        let at = NonNull::new(mapping.as_ptr().cast()).expect("a mapping is not at address 0");
+        Ok(ControlMemory { at, _memory: Memory::Private { _mapping: mapping } })
     }
 
-    /// In a file that both processes map; at least as long as a control block.
-    pub fn shared(mapping: Mapping) -> ControlMemory {
-        assert!(mapping.len() >= size_of::<Control>(), "a control block of {} bytes", mapping.len());
-        ControlMemory(mapping)
+    /// In a file in memory that both processes map.
+    ///
+    /// # Panics
+    /// If it is shorter than [`LEN`](Self::LEN), or not mapped.
+    pub fn shared(region: Arc<dyn Region>) -> ControlMemory {
+        let bytes = region.bytes().expect("a file in memory is mapped");
+        assert!(bytes.len() as u64 >= Self::LEN, "a control block of {} bytes", bytes.len());
+        ControlMemory { at: bytes.cast(), _memory: Memory::Shared { _region: region } }
     }
+
+    /// Bytes it takes.
+    pub const LEN: u64 = size_of::<Control>().next_multiple_of(towa_media::PAGE) as u64;
 }
 
 impl std::ops::Deref for ControlMemory {
     type Target = Control;
     fn deref(&self) -> &Control {
-        // SAFETY: the mapping is page-aligned, long enough, and lives as long as this; any bytes are a Control, and all of it is atomic.
-        unsafe { &*self.0.as_ptr().cast::<Control>() }
+        // SAFETY: page-aligned, long enough, mapped as long as this lives; any bytes are a Control, and all of it is atomic.
+        unsafe { self.at.as_ref() }
     }
 }
 

@@ -87,8 +87,11 @@ impl Core {
         }
     }
 
-    /// Whether the lane has room for a record of `len` bytes, wherever it comes to lie.
+    /// Whether the lane has room for a record of `len` bytes, wherever it comes to lie (buffered commits: whether the buffer has).
     pub fn has_room(&mut self, len: u64) -> bool {
+        if self.engine.commit == Commit::Buffered {
+            return !self.engine.buffers[self.lane].is_full();
+        }
         let end = self.engine.heap.lanes().end_of(self.position, len);
         if end - self.seen_tail > self.engine.lane_len {
             self.seen_tail = self.engine.control.lanes[self.lane].tail.load(Acquire);
@@ -99,7 +102,7 @@ impl Core {
     /// Waits until there is room for a record of `len` bytes.
     #[inline]
     pub fn make_room(&mut self, len: u64) -> Result<()> {
-        if self.engine.writes_lanes() && !self.has_room(len) { self.wait_for_room(len) } else { Ok(()) }
+        if self.engine.is_durable() && !self.has_room(len) { self.wait_for_room(len) } else { Ok(()) }
     }
 
     #[cold]

@@ -12,7 +12,7 @@ use crate::checkpointer::Rounds;
 use crate::clock::{self, Clock};
 use crate::control::{CONTROL_MAGIC, ControlMemory, LANES_MAX};
 use crate::error::{Error, Result};
-use crate::options::{Checkpointer, Commit, Options, Tm, TmChoice};
+use crate::options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 use crate::rtm;
 use crate::stats::{self, Counts, Stats, Ticks};
 use crate::view::{Addr, View};
@@ -26,6 +26,7 @@ pub(crate) struct Engine {
     /// Where blocks begin.
     pub data: Addr,
     pub tm: Tm,
+    pub retry: Retry,
     pub commit: Commit,
     pub checkpointer: Checkpointer,
     pub lanes: usize,
@@ -65,6 +66,7 @@ impl Engine {
             data: view.base() + headers_end(heap.len(), CHUNK),
             view,
             tm,
+            retry: options.retry,
             commit: options.commit,
             checkpointer: options.checkpointer,
             lanes,

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::*;
 use crossbeam_utils::Backoff;
 
 use crate::error::Abort;
+use crate::options::Retry;
 use crate::rtm::{self, status};
 use crate::stats::add;
 use crate::thread::Core;
@@ -44,6 +45,7 @@ pub(crate) fn record_max() -> u64 {
 
 #[derive(Default)]
 struct Tries {
+    all: u32,
     conflicts: u32,
     busy: u32,
     spurious: u32,
@@ -109,6 +111,11 @@ fn after_abort<R>(core: &mut Core, status: u32, tries: &mut Tries) -> Option<Out
         add(&counts.aborts_spurious, 1);
         tries.spurious += 1;
         tries.spurious <= SPURIOUS_MAX
+    };
+    tries.all += 1;
+    let again = match core.engine.retry {
+        Retry::ByCause => again,
+        Retry::Blind(most) => tries.all <= most,
     };
     count_time(core);
     if again {

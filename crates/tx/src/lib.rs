@@ -25,8 +25,10 @@ mod durable;
 mod engine;
 mod error;
 mod hardware;
+mod meeting;
 mod options;
 mod pool;
+mod process;
 mod rtm;
 mod sequence;
 mod software;
@@ -39,13 +41,19 @@ mod write_set;
 
 pub use clock::Clock;
 pub use error::{Abort, Error, Result};
-pub use options::{Checkpointer, Commit, Options, Tm, TmChoice};
+pub use meeting::{Ended, Progress, SeparateCheckpointer};
+pub use options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 pub use pool::Pool;
 pub use stats::Stats;
 pub use thread::Thread;
 pub use towa_heap::{Recovery, Root};
 pub use tx::Tx;
 pub use view::{Addr, WORD};
+
+/// Whether transactions run in hardware here, if not told otherwise: that takes a sound time stamp counter, too.
+pub fn hardware_transactions_run() -> bool {
+    rtm::commits() && clock::best() == Clock::Tsc
+}
 
 /// Whether this machine commits hardware transactions (RTM), found by committing some.
 pub fn hardware_transactions_commit() -> bool {

@@ -53,6 +53,17 @@ pub enum Checkpointer {
     Manual,
 }
 
+/// When a hardware transaction that aborts is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Retry {
+    /// By the reason of the abort.
+    #[default]
+    ByCause,
+    /// So many times, whatever the reason: what public codes of NV-HTM do. To compare with.
+    Blind(u32),
+}
+
 /// How to create or open a pool. `Options::default()` suits most.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -64,6 +75,8 @@ pub struct Options {
     pub lane_len: u64,
     /// How transactions are run.
     pub tm: TmChoice,
+    /// When one that aborts in hardware is tried again.
+    pub retry: Retry,
     /// When they are durable.
     pub commit: Commit,
     /// Who checkpoints.
@@ -85,6 +98,7 @@ impl Default for Options {
             lanes: 64,
             lane_len: 16 << 20,
             tm: TmChoice::Auto,
+            retry: Retry::ByCause,
             commit: Commit::Strict,
             checkpointer: Checkpointer::Thread,
             interval: Duration::from_millis(10),

@@ -14,6 +14,7 @@ use towa_media::Medium;
 use crate::control::{self, ControlMemory};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
 use crate::stats::Stats;
 use crate::thread::Thread;
@@ -29,6 +30,7 @@ struct Inner {
     engine: Arc<Engine>,
     background: Mutex<Vec<JoinHandle<()>>>,
     closed: Mutex<bool>,
+    _meeting: Option<Meeting>,
 }
 
 impl Pool {
@@ -61,6 +63,7 @@ impl Pool {
 
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        meeting::wait_for_former_checkpointer(&*medium)?;
         Self::start(Heap::open(medium, &OpenOptions { door: Door::Tx, eager: options.eager })?, options)
     }
 
@@ -70,12 +73,22 @@ impl Pool {
     }
 
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
-        let control = ControlMemory::private()?;
+        let (control, meeting) = if options.checkpointer == Checkpointer::Process && !heap.is_volatile() {
+            let medium = heap.medium().expect("a pool that is kept");
+            if options.commit == Commit::Buffered {
+                let why = "buffered commits are grouped by a thread of the program; use them with a checkpointer that is a thread";
+                return Err(Error::Usage(why.into()));
+            }
+            let (control, meeting) = Meeting::call(&towa_heap::describe(&**medium)?.uuid)?;
+            (control, Some(meeting))
+        } else {
+            (ControlMemory::private()?, None)
+        };
         let engine = Engine::new(heap, control, options)?;
         if options.commit == Commit::Buffered && !engine.is_volatile() {
             engine.heap.lanes().provide(engine.lanes - 1)?;
         }
-        let inner = Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false) };
+        let inner = Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
             let interval = options.interval;
             let work = move || checkpointer::run(&engine, interval);
@@ -208,6 +221,7 @@ impl Inner {
         while failed.is_ok() && engine.control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0) {
             backoff.snooze();
         }
+        engine.await_checkpointer();
         failed?;
         if engine.is_volatile() {
             return Ok(());

@@ -34,6 +34,8 @@ mod dirty;
 mod record;
 mod recover;
 mod replay;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};

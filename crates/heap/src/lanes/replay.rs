@@ -256,6 +256,13 @@ impl Replayer {
         Ok(outcome)
     }
 
+    /// Has empty lanes begin at these positions: near a lap's end they soon wrap.
+    #[cfg(test)]
+    pub(super) fn begin_at(&mut self, positions: &[u64]) {
+        self.cut.tails[..positions.len()].copy_from_slice(positions);
+        self.cut.write(&*self.log).unwrap();
+    }
+
     /// Ends the generation: the image holds all of it, durably. What its lanes hold does not count any more.
     pub(crate) fn retire(&mut self, frontier: u64) -> Result<()> {
         let mut next = self.cut;

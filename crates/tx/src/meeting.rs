@@ -1,0 +1,223 @@
+//! Where a pool's owner and a separate checkpointer meet: a control block in shared memory, found by the pool's identity.
+//!
+//! ```text
+//!   /dev/shm/towa-<uuid>/control      made by the owner (mode 0700), removed when it closes the pool
+//!
+//!   control.checkpointer:   0 ──attach──► separate process ──detach, or its death seen by the owner──► 0
+//!                           0 ──a round by the owner's own thread──► owner ──► 0
+//! ```
+//!
+//! What must always hold: only who stands in `checkpointer` applies records, and reads the cut after he entered himself; a pool is
+//! recovered only when no living process stands there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use towa_heap::lanes::Replayer;
+use towa_media::{Access, Allocation, Medium, RamMedium};
+
+use crate::checkpointer::Rounds;
+use crate::control::{self, CONTROL_MAGIC, Control, ControlMemory};
+use crate::error::{Error, Result};
+use crate::process::Process;
+
+const NAME: &str = "control";
+/// A checkpointer sees its owner's death within this time, and a round takes less than this.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at whether the other side lives.
+const LOOK: Duration = Duration::from_millis(10);
+
+fn place(uuid: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/towa-{uuid}"))
+}
+
+/// The owner's control block for a separate checkpointer; its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    place: PathBuf,
+}
+
+impl Meeting {
+    /// Makes the control block of the pool that this process has just opened.
+    pub fn call(uuid: &str) -> Result<(ControlMemory, Meeting)> {
+        let place = place(uuid);
+        let medium = RamMedium::open(&place, true, None)?;
+        if medium.exists(NAME)? {
+            // Of an owner that died: nobody stands in it any more (see `wait_for_former_checkpointer`).
+            medium.remove(NAME)?;
+        }
+        let region = medium.create(NAME, ControlMemory::LEN, Allocation::Full)?;
+        let control = ControlMemory::shared(region);
+        control.owner.store(Process::this().word(), Release);
+        Ok((control, Meeting { place }))
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.place.join(NAME));
+        let _ = std::fs::remove_dir(&self.place);
+    }
+}
+
+fn find(uuid: &str) -> Result<Option<ControlMemory>> {
+    let place = place(uuid);
+    if !place.join(NAME).exists() {
+        return Ok(None);
+    }
+    match RamMedium::open(&place, false, None)?.open(NAME, Access::ReadWrite) {
+        Ok(region) if region.len() >= ControlMemory::LEN => Ok(Some(ControlMemory::shared(region))),
+        Ok(_) | Err(towa_media::Error::NotFound { .. }) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Before a pool is opened: the checkpointer of an owner that died must have ended its round.
+pub(crate) fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
+    // What is no pool is refused by who opens it.
+    let Ok(description) = towa_heap::describe(medium) else { return Ok(()) };
+    let Some(control) = find(&description.uuid)? else { return Ok(()) };
+    let owner = Process::noted(&control.owner);
+    if owner.is_some_and(Process::lives) {
+        return Ok(());
+    }
+    let began = Instant::now();
+    while let Some(checkpointer) = Process::noted(&control.checkpointer).filter(|p| p.lives()) {
+        if began.elapsed() > PATIENCE {
+            let holder = format!("the checkpointer of its former owner (process {})", checkpointer.id());
+            return Err(towa_media::Error::Busy { location: medium.location(), holder }.into());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Enters `me` as the checkpointer, if nobody stands there, or nobody who lives.
+pub(crate) fn enter(control: &Control, me: Process) -> std::result::Result<(), Process> {
+    let word = &control.checkpointer;
+    match Process::noted(word) {
+        Some(other) if other.lives() => Err(other),
+        gone => {
+            let gone = gone.map_or(0, Process::word);
+            let entered = word.compare_exchange(gone, me.word(), AcqRel, Acquire);
+            entered.map(|_| ()).map_err(|now| Process::noted(&now.into()).unwrap_or(me))
+        }
+    }
+}
+
+/// Gives the place up.
+pub(crate) fn leave(control: &Control) {
+    control.checkpointer.store(0, Release);
+    control::wake(&control.done);
+}
+
+/// How a separate checkpointer's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// The owner closes the pool, or gave it up.
+    Closed,
+    /// The owner died. What is in the logs is recovered when the pool is next opened.
+    OwnerDied,
+    /// It was asked to stop; a thread of the owner stands in.
+    Stopped,
+}
+
+/// What a separate checkpointer has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Progress {
+    /// Rounds that applied something.
+    pub rounds: u64,
+    /// Records applied.
+    pub records: u64,
+    /// Image lines written back for them.
+    pub lines: u64,
+}
+
+/// The checkpointer of a pool that another process has open with [`Checkpointer::Process`](crate::Checkpointer::Process).
+#[derive(Debug)]
+pub struct SeparateCheckpointer {
+    control: Arc<ControlMemory>,
+    rounds: Rounds,
+    owner: Process,
+}
+
+impl SeparateCheckpointer {
+    /// Takes over the checkpoints of the pool on `medium`.
+    ///
+    /// # Errors
+    /// The pool is not open, or open without a separate checkpointer ([`Error::Usage`], which says which); another checkpointer works
+    /// ([`towa_media::Error::Busy`]); it is no pool of this door.
+    pub fn attach(medium: &dyn Medium) -> Result<SeparateCheckpointer> {
+        let description = towa_heap::describe(medium)?;
+        let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
+        let not_open = "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
+        let control = find(&description.uuid)?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
+        let control = control.ok_or_else(|| usage(not_open))?;
+        let owner = Process::noted(&control.owner).filter(|p| p.lives()).ok_or_else(|| usage(not_open))?;
+        if control.stop.load(Acquire) != 0 {
+            return Err(usage("its program is about to close it"));
+        }
+        let began = Instant::now();
+        while let Err(other) = enter(&control, Process::this()) {
+            // The owner's own thread stands there for a round at a time.
+            if other != owner && began.elapsed() > LOOK || began.elapsed() > PATIENCE {
+                let holder = format!("another checkpointer (process {})", other.id());
+                return Err(towa_media::Error::Busy { location: medium.location(), holder }.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let replayer = Replayer::attach(medium);
+        match replayer {
+            Ok(replayer) if replayer.generation() == control.generation.load(Acquire) => {
+                Ok(SeparateCheckpointer { control: Arc::new(control), rounds: Rounds::with(replayer), owner })
+            }
+            other => {
+                leave(&control);
+                other?;
+                Err(usage("it was reopened meanwhile; try again"))
+            }
+        }
+    }
+
+    /// The owner's process number.
+    pub fn owner(&self) -> u32 {
+        self.owner.id()
+    }
+
+    /// Works until the pool is closed, its owner dies, or `stop` says so. `progress` is called after each round.
+    pub fn run(mut self, stop: &dyn Fn() -> bool, progress: &mut dyn FnMut(Progress)) -> Result<Ended> {
+        let mut looked = Instant::now();
+        loop {
+            if stop() {
+                return Ok(Ended::Stopped);
+            }
+            if self.control.stop.load(Acquire) != 0 {
+                return Ok(Ended::Closed);
+            }
+            if looked.elapsed() >= LOOK {
+                if !self.owner.lives() {
+                    return Ok(Ended::OwnerDied);
+                }
+                looked = Instant::now();
+            }
+            let work = self.control.work.load(Acquire);
+            if self.rounds.round(&self.control)? {
+                progress(self.rounds.progress());
+            }
+            self.control.asleep.fetch_add(1, SeqCst);
+            if self.control.work.load(SeqCst) == work && self.control.stop.load(SeqCst) == 0 {
+                control::wait(&self.control.work, work, LOOK);
+            }
+            self.control.asleep.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl Drop for SeparateCheckpointer {
+    fn drop(&mut self) {
+        leave(&self.control);
+    }
+}
