@@ -54,6 +54,9 @@ pub enum Error {
     /// The arena of a tree in place refused.
     #[error(transparent)]
     Alloc(towa_alloc::Error),
+    /// The pool of transactions refused or failed.
+    #[error(transparent)]
+    Tx(#[from] towa_tx::Error),
 }
 
 impl From<towa_alloc::Error> for Error {
