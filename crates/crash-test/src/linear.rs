@@ -25,7 +25,7 @@ use std::ops::Bound;
 mod record;
 mod search;
 
-pub use record::{Key, Plan, record};
+pub use record::{Key, Plan, record, run};
 
 /// What was asked about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

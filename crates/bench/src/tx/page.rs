@@ -96,13 +96,23 @@ fn lost_time(body: &mut String, report: &TxReport) {
     let causes = [("abort", "c-cpnvm"), ("log full", "c-other"), ("durability wait", "c-control"), ("other", "c-volatile")];
     let group = |b: &super::report::Breakdown| {
         let shares = [b.share_abort, b.share_log_full, b.share_durability_wait, b.share_other];
-        (format!("{} {} x{}", b.tree, b.tm, b.threads), shares.map(|s| Some(s * 100.0)).to_vec())
+        (format!("{} thread(s), {}", b.threads, b.tm), shares.map(|s| Some(s * 100.0)).to_vec())
     };
-    let groups: Vec<_> = report.breakdown.iter().map(group).collect();
-    let (x, y) = (Scale::linear(0.0, groups.len() as f64), Scale::linear(0.0, 100.0));
-    let svg = Plot::new("share of the threads' time by cause", x, y, "% of time").bars(&causes, &groups).finish(&causes);
+    let mut content = String::new();
+    for tree in TREES {
+        let fastest = |b: &&super::report::Breakdown| {
+            b.tree == tree && report.best(Phase::Insert, tree, b.threads).is_none_or(|row| row.tm == b.tm)
+        };
+        let groups: Vec<_> = report.breakdown.iter().filter(fastest).map(group).collect();
+        if groups.is_empty() {
+            continue;
+        }
+        let (x, y) = (Scale::linear(0.0, groups.len() as f64), Scale::linear(0.0, 100.0));
+        let plot = Plot::new(&format!("{tree}: share of the threads' time by cause"), x, y, "% of time").bars(&causes, &groups);
+        content += &figure(&format!("{tree}, its fastest path: share of all threads' time"), &plot.finish(&causes));
+    }
     let text = "Inserts into an empty map. The paper gives shares of the extra time, beyond the operations' own work: the last three columns.";
-    let content = figure("share of all threads' time", &svg) + &table(&BREAKDOWN_HEADS, &breakdown(report));
+    content += &table(&BREAKDOWN_HEADS, &breakdown(report));
     section(body, "Where the time went", text, &content);
 }
 

@@ -211,7 +211,11 @@ pub fn log_mb_per_thread() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tx::contenders::Instance;
+    use std::ops::{Bound, ControlFlow};
     use std::time::Duration;
+    use towa_media::{Allocation, Region};
+    use towa_tree::{Direction, OrderedMap, Session};
 
     /// A side of which everything is known.
     struct Fixed(&'static str, u64, bool);
@@ -260,6 +264,93 @@ mod tests {
         assert!((breakdown[0].share_other - 0.5).abs() < 1e-9);
         assert!((breakdown[0].of_extra.unwrap().abort - 0.4).abs() < 1e-9);
         assert!(rounds(&sides, &scratch, &work, (4, 1, 1.0), &mut Progress::new(), &mut broken).rows(Phase::Insert).is_empty());
+    }
+
+    /// A contender that makes each insert durable: one line, one fence; and drains with one more.
+    struct Writing;
+
+    struct WritingInstance(Box<dyn Instance>, Arc<dyn Region>);
+
+    struct WritingSession<'m>(Box<dyn Session<u64> + 'm>, &'m dyn Region);
+
+    impl Contender for Writing {
+        fn tree(&self) -> &'static str {
+            FPTREE
+        }
+        fn tm(&self) -> &'static str {
+            "lock"
+        }
+        fn make(&self, site: &Site) -> Result<Box<dyn Instance>> {
+            let inner = crate::tx::volatile::Skip.make(site)?;
+            let region = site.medium.create("lines", 4096, Allocation::Full)?;
+            // The making's own flushes are nobody's operation.
+            region.store(0, &[1; 4096])?;
+            region.write_back(0, 4096);
+            region.fence()?;
+            Ok(Box::new(WritingInstance(inner, region)))
+        }
+    }
+
+    impl Instance for WritingInstance {
+        fn map(&self) -> &dyn OrderedMap<u64> {
+            self
+        }
+        fn drain(&self) -> Result<()> {
+            Ok(self.1.fence()?)
+        }
+    }
+
+    impl OrderedMap<u64> for WritingInstance {
+        fn session(&self) -> towa_tree::Result<Box<dyn Session<u64> + '_>> {
+            Ok(Box::new(WritingSession(self.0.map().session()?, &*self.1)))
+        }
+        fn count(&self) -> towa_tree::Result<u64> {
+            self.0.map().count()
+        }
+        fn check(&self) -> towa_tree::Result<()> {
+            self.0.map().check()
+        }
+    }
+
+    impl Session<u64> for WritingSession<'_> {
+        fn insert(&mut self, key: &u64, value: u64) -> towa_tree::Result<bool> {
+            self.1.store(0, &key.to_ne_bytes()).expect("it fits");
+            self.1.write_back(0, 8);
+            self.1.fence().expect("memory does not fail");
+            self.0.insert(key, value)
+        }
+        fn upsert(&mut self, key: &u64, value: u64) -> towa_tree::Result<Option<u64>> {
+            self.0.upsert(key, value)
+        }
+        fn get(&mut self, key: &u64) -> towa_tree::Result<Option<u64>> {
+            self.0.get(key)
+        }
+        fn remove(&mut self, key: &u64) -> towa_tree::Result<Option<u64>> {
+            self.0.remove(key)
+        }
+        fn scan(
+            &mut self,
+            bounds: (Bound<&u64>, Bound<&u64>),
+            direction: Direction,
+            each: &mut dyn FnMut(&u64, u64) -> ControlFlow<()>,
+        ) -> towa_tree::Result<()> {
+            self.0.scan(bounds, direction, each)
+        }
+    }
+
+    #[test]
+    fn flushes_and_fences_are_the_mediums_and_a_slower_medium_is_slower() {
+        let scratch = Scratch::within(&std::env::temp_dir()).unwrap();
+        let side: Box<dyn Contender> = Box::new(Writing);
+        let work = Work::new(1000, 1);
+        let measured = side.run(&scratch, &work, &Phase::ALL, 1, None).unwrap();
+        let used = |phase| measured.iter().find(|m| m.phase == phase).unwrap().used.unwrap();
+        assert_eq!((used(Phase::Insert).write_backs, used(Phase::Insert).fences), (1000, 1001));
+        assert_eq!((used(Phase::Lookup).write_backs, used(Phase::Lookup).fences), (0, 0));
+        assert_eq!(used(Phase::Mixed).write_backs, 500);
+        let slow = NvmModel { write_back_ns: 20_000.0, ..NvmModel::optane() };
+        let measured = side.run(&scratch, &work, &[Phase::Insert], 1, Some(slow)).unwrap();
+        assert!(measured[0].elapsed >= Duration::from_millis(20), "{measured:?}");
     }
 
     #[test]

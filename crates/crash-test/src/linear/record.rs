@@ -115,6 +115,16 @@ pub fn record<K: Key + ?Sized>(map: &dyn OrderedMap<K>, plan: &Plan) -> Result<H
     Ok(history)
 }
 
+/// [`record`], the [`check`](super::check) of what was recorded, and the map's own check: what a test of a map calls.
+///
+/// # Errors
+/// What was wrong, with the plan, whose seed makes the same operations again (their timing is the machine's).
+pub fn run<K: Key + ?Sized>(map: &dyn OrderedMap<K>, plan: &Plan) -> std::result::Result<(), String> {
+    let history = record(map, plan).map_err(|e| format!("{plan:?}: {e}"))?;
+    super::check(&history).map_err(|e| format!("{plan:?}: {e}"))?;
+    map.check().map_err(|e| format!("{plan:?}: {e}"))
+}
+
 type Bounds<K> = (Bound<K>, Bound<K>);
 type Part<K> = (Vec<Event<K>>, Vec<Scan<K>>);
 
