@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use towa_media::RamMedium;
 use towa_tree::OrderedMap;
 
-use super::volatile::{Ordered, Skip};
+use super::volatile::{Ordered, Ranges, Skip};
 
 /// The B+-tree on durable transactions.
 pub const BPTREE_TX: &str = "bptree_tx";
@@ -117,5 +117,5 @@ impl Lost {
 
 /// All that run within this program, in the order in which a round begins with them.
 pub fn contenders() -> Vec<Box<dyn Contender>> {
-    vec![Box::new(Ordered), Box::new(Skip)]
+    vec![Box::new(Ordered), Box::new(Ranges), Box::new(Skip)]
 }

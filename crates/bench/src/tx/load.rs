@@ -264,7 +264,7 @@ fn scan_all(session: &mut dyn Session<u64>, keys: &[u64]) -> Result<u64> {
 pub(crate) mod tests {
     use super::*;
     use crate::tx::contenders::{Contender, Site};
-    use crate::tx::volatile::{Ordered, Skip};
+    use crate::tx::volatile::{Ordered, Ranges, Skip};
 
     /// A place that nothing is made in.
     pub(crate) fn site() -> Site {
@@ -286,7 +286,7 @@ pub(crate) mod tests {
     #[test]
     fn every_phase_runs_on_any_number_of_threads() {
         let work = Work::new(1001, 3);
-        for (contender, threads) in [(&Ordered as &dyn Contender, 1), (&Skip, 1), (&Skip, 3)] {
+        for (contender, threads) in [(&Ordered as &dyn Contender, 1), (&Skip, 1), (&Skip, 3), (&Ranges, 3)] {
             let instance = contender.make(&site()).unwrap();
             for phase in Phase::ALL {
                 let measured = run(&*instance, None, &work, phase, threads).unwrap();

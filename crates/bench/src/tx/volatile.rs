@@ -1,12 +1,14 @@
 //! Maps that keep nothing, behind the trees' interface: what a durable map could reach at most.
 //!
 //! What must hold: nothing is added to the map that a durable one would not have to do. `BTreeMap` has no lock of its own, so its session
-//! holds the lock as long as it lives, and one thread runs it; `SkipMap` is for more than one.
+//! holds the lock as long as it lives, and one thread runs it. For more threads there are two: crossbeam's `SkipMap`, the usual choice, and
+//! `BTreeMap`s of neighbouring ranges with a lock each. The second is no map for general use (it must know the range of the keys
+//! beforehand) but the higher ceiling.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use anyhow::Result;
 use crossbeam_skiplist::SkipMap;
@@ -21,6 +23,10 @@ pub struct Ordered;
 /// crossbeam's `SkipMap`, any number of threads.
 #[derive(Debug)]
 pub struct Skip;
+
+/// `BTreeMap`s side by side, any number of threads.
+#[derive(Debug)]
+pub struct Ranges;
 
 impl Contender for Ordered {
     fn tree(&self) -> &'static str {
@@ -52,6 +58,22 @@ impl Contender for Skip {
     }
     fn make(&self, _site: &Site) -> Result<Box<dyn Instance>> {
         Ok(Box::new(SkipInstance { map: SkipMap::new(), stamps: AtomicU64::new(0) }))
+    }
+}
+
+impl Contender for Ranges {
+    fn tree(&self) -> &'static str {
+        VOLATILE
+    }
+    fn tm(&self) -> &'static str {
+        "ranges"
+    }
+    fn durable(&self) -> bool {
+        false
+    }
+    fn make(&self, site: &Site) -> Result<Box<dyn Instance>> {
+        let width = site.keys / SHARDS as u64 + 1;
+        Ok(Box::new(RangesInstance { shards: std::array::from_fn(|_| Shard::default()), width }))
     }
 }
 
@@ -194,18 +216,113 @@ impl Session<u64> for SkipSession<'_> {
     }
 }
 
+/// Enough that threads seldom meet.
+const SHARDS: usize = 256;
+
+/// A line of its own, so that neighbours' locks do not slow each other.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(RwLock<BTreeMap<u64, u64>>);
+
+struct RangesInstance {
+    shards: [Shard; SHARDS],
+    /// Keys of a shard; the last one has all that lie beyond.
+    width: u64,
+}
+
+impl RangesInstance {
+    fn number(&self, key: u64) -> usize {
+        ((key / self.width) as usize).min(SHARDS - 1)
+    }
+
+    fn of(&self, key: u64) -> &RwLock<BTreeMap<u64, u64>> {
+        &self.shards[self.number(key)].0
+    }
+}
+
+impl Instance for RangesInstance {
+    fn map(&self) -> &dyn OrderedMap<u64> {
+        self
+    }
+}
+
+impl OrderedMap<u64> for RangesInstance {
+    fn session(&self) -> towa_tree::Result<Box<dyn Session<u64> + '_>> {
+        Ok(Box::new(RangesSession(self)))
+    }
+    fn count(&self) -> towa_tree::Result<u64> {
+        Ok(self.shards.iter().map(|s| s.0.read().unwrap_or_else(PoisonError::into_inner).len() as u64).sum())
+    }
+    fn check(&self) -> towa_tree::Result<()> {
+        Ok(())
+    }
+}
+
+struct RangesSession<'m>(&'m RangesInstance);
+
+impl Session<u64> for RangesSession<'_> {
+    fn insert(&mut self, key: &u64, value: u64) -> towa_tree::Result<bool> {
+        let mut shard = self.0.of(*key).write().unwrap_or_else(PoisonError::into_inner);
+        match shard.entry(*key) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(value);
+                Ok(true)
+            }
+            std::collections::btree_map::Entry::Occupied(_) => Ok(false),
+        }
+    }
+    fn upsert(&mut self, key: &u64, value: u64) -> towa_tree::Result<Option<u64>> {
+        Ok(self.0.of(*key).write().unwrap_or_else(PoisonError::into_inner).insert(*key, value))
+    }
+    fn get(&mut self, key: &u64) -> towa_tree::Result<Option<u64>> {
+        Ok(self.0.of(*key).read().unwrap_or_else(PoisonError::into_inner).get(key).copied())
+    }
+    fn remove(&mut self, key: &u64) -> towa_tree::Result<Option<u64>> {
+        Ok(self.0.of(*key).write().unwrap_or_else(PoisonError::into_inner).remove(key))
+    }
+    fn scan(
+        &mut self,
+        bounds: (Bound<&u64>, Bound<&u64>),
+        direction: Direction,
+        each: &mut dyn FnMut(&u64, u64) -> ControlFlow<()>,
+    ) -> towa_tree::Result<()> {
+        let ends = (bounds.0.cloned(), bounds.1.cloned());
+        let shard_at = |end: Bound<u64>, open| match end {
+            Bound::Included(key) | Bound::Excluded(key) => self.0.number(key),
+            Bound::Unbounded => open,
+        };
+        let (first, last) = (shard_at(ends.0, 0), shard_at(ends.1, SHARDS - 1));
+        for n in 0..=last.saturating_sub(first) {
+            let n = if direction == Direction::Forward { first + n } else { last - n };
+            let shard = self.0.shards[n].0.read().unwrap_or_else(PoisonError::into_inner);
+            let entries = shard.range(ends).map(|(k, v)| (*k, *v));
+            let given = match direction {
+                Direction::Forward => give(entries, each),
+                Direction::Backward => give(entries.rev(), each),
+            };
+            if given.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn both_are_maps() {
+    fn all_are_maps() {
         let site = crate::tx::load::tests::site();
-        for contender in [&Ordered as &dyn Contender, &Skip] {
+        for contender in [&Ordered as &dyn Contender, &Skip, &Ranges] {
             let instance = contender.make(&site).unwrap();
             let map = instance.map();
             {
                 let mut session = map.session().unwrap();
+                // In another range than those below.
+                assert!(session.insert(&9000, 1).unwrap());
+                assert_eq!(session.remove(&9000).unwrap(), Some(1));
                 assert!(session.insert(&5, 50).unwrap());
                 assert!(!session.insert(&5, 51).unwrap());
                 assert_eq!(session.upsert(&5, 52).unwrap(), Some(50));
