@@ -3,3 +3,4 @@
 //! One module a door. Everything is drawn from one seed, which a failure prints.
 
 pub mod epoch;
+pub mod tx;
