@@ -4,5 +4,6 @@
 //! what threads saw of an ordered map together.
 
 pub mod epoch;
-pub mod tree;
 pub mod linear;
+pub mod tree;
+pub mod tx;
