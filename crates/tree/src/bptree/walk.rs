@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     #[inline]
     pub(super) fn can_be_node(&self, node: Addr, level: u64) -> bool {
         let len = 8 * Shape::<LEAF, INNER>::words(level) as u64;
-        node.is_multiple_of(64) && node.wrapping_sub(self.heap.0) < self.heap.1.saturating_sub(len)
+        node.is_multiple_of(64) && node.wrapping_sub(self.heap.0) <= self.heap.1.saturating_sub(len)
     }
 
     #[inline]

@@ -37,7 +37,7 @@ pub trait Make: Key {
 
 impl Make for u64 {
     fn make(number: u64) -> u64 {
-        number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (number % 3)
+        number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 }
 
