@@ -12,9 +12,9 @@ pub mod bptree;
 mod fingerprint;
 mod keys;
 mod map;
-//mod paper;
+mod paper;
 
 pub use bptree::BpTree;
 pub use keys::{Blobs, Key};
 pub use map::{Direction, Error, KEY_MAX, OrderedMap, Result, Session};
-
+pub use paper::PaperTree;

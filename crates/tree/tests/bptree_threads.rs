@@ -79,7 +79,8 @@ fn shared<K: Make + ?Sized>(options: &Options, keys: u64, ops: u64) {
     });
     let distinct: HashSet<u64> = gone.iter().copied().collect();
     assert_eq!(distinct.len(), gone.len(), "a value was replaced twice: {:?} seed {seed}", options.tm);
-    let left: Vec<u64> = common::everything(&mut *OrderedMap::session(&tree).unwrap(), Direction::Forward).iter().map(|e| e.1).collect();
+    let left: Vec<u64> =
+        common::everything(&mut *OrderedMap::session(&tree).unwrap(), Direction::Forward).iter().map(|e| e.1).collect();
     assert!(left.iter().all(|value| !distinct.contains(value)), "a value that was replaced is back: {:?} seed {seed}", options.tm);
     tree.check().unwrap();
 }
@@ -119,7 +120,8 @@ fn scans<K: Make + ?Sized>(options: &Options, scans: u64) {
                     let add = rng.random();
                     for n in (from..KEYS.min(from + 200)).filter(|n| n % 10 != 0) {
                         let key = K::make(n);
-                        if add { session.insert(key.borrow(), n).map(|_| ()) } else { session.remove(key.borrow()).map(|_| ()) }.unwrap();
+                        if add { session.insert(key.borrow(), n).map(|_| ()) } else { session.remove(key.borrow()).map(|_| ()) }
+                            .unwrap();
                     }
                 }
             });

@@ -102,7 +102,9 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
         self.begin_node(node, level, "an inner node")?;
         let words = copy(&self.thread, node, Shape::<LEAF, INNER>::INNER_WORDS);
         let Some(inner) = Inner::of::<LEAF, INNER>(&words).filter(|inner| inner.level == level) else {
-            return Err(self.tree.damaged(format!("the inner node at {node:#x} of level {level} has count and level {:#x}", words[1])));
+            return Err(self
+                .tree
+                .damaged(format!("the inner node at {node:#x} of level {level} has count and level {:#x}", words[1])));
         };
         let stored = |word: &Word| if let Word::Is(value) = word { *value } else { unreachable!("copied") };
         let mut keys: Vec<K::Owned> = Vec::with_capacity(INNER);
