@@ -35,7 +35,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         let mut seen = Seen { tree: self, thread: self.thread()?, blocks: HashSet::new() };
         seen.block(self.header, header::LEN, "the header")?;
         let [version, root, level] = [header::VERSION, header::ROOT, header::LEVEL].map(|at| seen.thread.load(self.header + at));
-        if version % 2 != 0 {
+        if !version.is_multiple_of(2) {
             return Err(self.damaged("the header's version is locked"));
         }
         if level > LEVELS_MAX {
@@ -72,7 +72,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
             return Err(self.tree.damaged(format!("{what} at {node:#x} cannot be one")));
         }
         self.block(node, 8 * Shape::<LEAF, INNER>::words(level) as u64, what)?;
-        if self.thread.load(node + VERSION) % 2 != 0 {
+        if !self.thread.load(node + VERSION).is_multiple_of(2) {
             return Err(self.tree.damaged(format!("{what} at {node:#x} is locked")));
         }
         Ok(())
