@@ -95,10 +95,9 @@ impl Change {
             self.nodes.push(at);
             fresh.push(is_fresh);
         }
-        for i in 0..self.new.len() {
-            resolve(&mut self.resolved, &self.new[i].words, &self.nodes, &self.keys);
-            let at = self.nodes[i];
-            if fresh[i] {
+        for ((new, &at), fresh) in self.new.iter().zip(&self.nodes).zip(fresh) {
+            resolve(&mut self.resolved, &new.words, &self.nodes, &self.keys);
+            if fresh {
                 tx.init(at, &self.resolved)?;
             } else {
                 for (a, &word) in (at..).step_by(8).zip(&self.resolved).skip(1) {
