@@ -142,10 +142,13 @@ fn free_list(tree: Addr, level: u64) -> Addr {
 /// A node out of the tree's own free list, or a new one: whether it is new.
 fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level: u64) -> Result<(Addr, bool), Abort> {
     let list = free_list(tree, level);
-    let first = tx.read(list)?;
+    // The header's version guards both lists and what is in them: so a split waits for nobody's record but those it builds on.
+    tx.read_version(tree + header::VERSION)?;
+    let first = tx.read_guarded(list)?;
     if first != 0 {
-        let next = tx.read(first + WORD_1)?;
-        tx.write(list, next)?;
+        let next = tx.read_guarded(first + WORD_1)?;
+        tx.touch(tree + header::VERSION)?;
+        tx.write_guarded(list, next)?;
         return Ok((first, false));
     }
     let block = tx.alloc(8 * Shape::<L, I>::words(level) + SLACK as usize)?;
@@ -156,7 +159,9 @@ fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level:
 
 fn give_node(tx: &mut Tx<'_>, tree: Addr, node: Addr, level: u64) -> Result<(), Abort> {
     let list = free_list(tree, level);
-    let first = tx.read(list)?;
-    tx.write(node + WORD_1, first)?;
-    tx.write(list, node)
+    tx.read_version(tree + header::VERSION)?;
+    let first = tx.read_guarded(list)?;
+    tx.touch(tree + header::VERSION)?;
+    tx.write_guarded(node + WORD_1, first)?;
+    tx.write_guarded(list, node)
 }
