@@ -71,7 +71,7 @@ impl Core {
         lane.head.store(end, Release);
         lane.announced.store(0, Release);
         add(&self.counts.durability_ns, engine.ticks.now().saturating_sub(began));
-        if end - self.seen_tail > engine.early {
+        if end > self.hurry_at {
             self.hurry();
         }
         Ok(())
@@ -84,6 +84,10 @@ impl Core {
         self.seen_tail = control.lanes[self.lane].tail.load(Acquire);
         if self.position - self.seen_tail > self.engine.early {
             control.request();
+            // It takes a while: asked again only if it has not come by then.
+            self.hurry_at = self.position + self.engine.early / 4;
+        } else {
+            self.hurry_at = self.seen_tail + self.engine.early;
         }
     }
 
