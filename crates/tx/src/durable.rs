@@ -42,7 +42,7 @@ impl Core {
     pub fn finish_read_only(&mut self) -> Result<()> {
         add(&self.counts.commits_read_only, 1);
         self.retract();
-        self.wait_for_dependencies(self.engine.control.now())
+        self.wait_for_dependencies(self.engine.control.no_sooner())
     }
 
     /// Makes the transaction that took effect at `timestamp`, whose words are in `record`, durable, or hands them on where commits are
