@@ -149,7 +149,7 @@ impl Control {
     pub fn no_sooner(&self) -> u64 {
         match self.clock() {
             Clock::Tsc => clock::tsc() - self.first_tick.load(Relaxed) + SKEW,
-            Clock::Counter => self.sequence.wait_even(),
+            Clock::Counter => self.sequence.wait_even() + 1,
         }
     }
 
