@@ -8,8 +8,11 @@
 //! | stale | the transaction ends |
 //! | none given (interrupt, page fault, system call) | again twice, then the software path, which faults the page in |
 //!
-//! What must always hold: the transaction reads the sequence lock's words first, so that no software transaction takes effect in its
-//! midst; versions are stamped with the time read after everything else.
+//! What must always hold: versions are stamped with the time read after everything else, and the sequence lock's words are read before
+//! that: so no software transaction is taking effect when this one does. They are read last, for each software transaction writes them four
+//! times, and aborts whoever has read them. One that took effect while this one ran wrote what this one had read before (then the
+//! processor aborts this one) or what it read after (then it saw all of it). A body that read in the midst of it may see what never was
+//! together; it does so inside a transaction that will not commit, through checked addresses.
 
 use std::sync::atomic::Ordering::*;
 
@@ -58,8 +61,8 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> Resu
     loop {
         let status = rtm::begin();
         if status == rtm::STARTED {
-            let Some(beside_software) = core.engine.control.sequence.subscribe() else { rtm::abort::<{ code::BUSY }>() };
             let Ok(result) = body(&mut Tx { core, in_hardware: true }) else { rtm::abort::<{ code::SOFTWARE }>() };
+            let Some(beside_software) = core.engine.control.sequence.subscribe() else { rtm::abort::<{ code::BUSY }>() };
             if beside_software && !(core.noted.is_empty() && core.touched.is_empty()) {
                 core.engine.control.sequence.disturb();
             }

@@ -26,7 +26,7 @@ impl Sequence {
         self.number.load(Acquire)
     }
 
-    /// For a hardware transaction: whether it may run, and whether software transactions run beside it.
+    /// For a hardware transaction, at its end: whether it may take effect, and whether software transactions run beside it.
     #[inline]
     pub fn subscribe(&self) -> Option<bool> {
         let free = self.number.load(Relaxed).is_multiple_of(2);
