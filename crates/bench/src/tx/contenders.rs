@@ -18,7 +18,7 @@ use towa_media::RamMedium;
 use towa_tree::OrderedMap;
 use towa_tx::TmChoice;
 
-use super::durable::{Bp, Fp};
+use super::durable::{Bp, Fp, Paper};
 use super::volatile::{Ordered, Ranges, Skip};
 
 /// The B+-tree on durable transactions.
@@ -123,6 +123,7 @@ pub fn contenders() -> Vec<Box<dyn Contender>> {
         Box::new(Bp(TmChoice::Rtm)),
         Box::new(Bp(TmChoice::Stm)),
         Box::new(Bp(TmChoice::Lock)),
+        Box::new(Paper),
         Box::new(Fp),
         Box::new(Ordered),
         Box::new(Ranges),

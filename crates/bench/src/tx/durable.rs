@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use towa_tree::{BpTree, FpTree, OrderedMap, fptree};
-use towa_tx::{Options, Pool, TmChoice};
+use towa_tree::{BpTree, FpTree, OrderedMap, PaperTree, fptree};
+use towa_tx::{Options, Pool, Retry, TmChoice};
 
-use super::contenders::{BPTREE_TX, Contender, FPTREE, Instance, LOG_BYTES_PER_THREAD, Lost, Site};
+use super::contenders::{BPTREE_PAPER, BPTREE_TX, Contender, FPTREE, Instance, LOG_BYTES_PER_THREAD, Lost, Site};
 
 /// Heap bytes for each key that will be there, generously: a leaf of 832 bytes is half full at the least.
 const BYTES_PER_KEY: u64 = 64;
@@ -81,6 +81,49 @@ impl Instance for BpInstance {
     }
     fn lost(&self) -> Option<Lost> {
         Some(lost(self.map.pool()))
+    }
+}
+
+/// The paper's tree: sorted leaves, every shifted word logged, whole operations in one transaction, 20 blind retries.
+#[derive(Debug)]
+pub struct Paper;
+
+#[derive(Debug)]
+struct PaperInstance {
+    map: PaperTree,
+    pool: Pool,
+}
+
+/// What public codes of NV-HTM do before they take the global lock.
+const PAPER_RETRIES: u32 = 20;
+
+fn paper_options(site: &Site) -> Options {
+    let tm = if towa_tx::hardware_transactions_run() { TmChoice::Rtm } else { TmChoice::Lock };
+    Options { retry: Retry::Blind(PAPER_RETRIES), ..options(site, tm) }
+}
+
+impl Contender for Paper {
+    fn tree(&self) -> &'static str {
+        BPTREE_PAPER
+    }
+    fn tm(&self) -> &'static str {
+        if towa_tx::hardware_transactions_run() { "rtm" } else { "lock" }
+    }
+    fn make(&self, site: &Site) -> Result<Box<dyn Instance>> {
+        let pool = Pool::create_on(site.medium.clone(), &paper_options(site))?;
+        Ok(Box::new(PaperInstance { map: PaperTree::open_or_create(&pool, "map")?, pool }))
+    }
+}
+
+impl Instance for PaperInstance {
+    fn map(&self) -> &dyn OrderedMap<u64> {
+        &self.map
+    }
+    fn drain(&self) -> Result<()> {
+        Ok(self.pool.checkpoint()?)
+    }
+    fn lost(&self) -> Option<Lost> {
+        Some(lost(&self.pool))
     }
 }
 
