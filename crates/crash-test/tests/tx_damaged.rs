@@ -16,6 +16,8 @@ use towa_media::{Access, Allocation, Medium};
 const NAMES: [&str; 3] = [names::SUPERBLOCK, names::IMAGE, names::LOG];
 /// Where lanes begin in the log.
 const LANES: usize = 8192;
+/// Bytes of a lane of these pools.
+const LANE: usize = 64 << 10;
 
 /// A pool, as files.
 type Files = Vec<(&'static str, Vec<u8>)>;
@@ -108,7 +110,13 @@ fn every_byte_of_the_superblock_may_flip() {
 fn a_flip_in_free_space_of_the_log_has_no_effect() {
     let files = pool(2);
     let log = &files[2].1;
-    let free: Vec<usize> = (LANES..log.len()).filter(|at| log[at & !63..][..64] == [0; 64]).step_by(997).collect();
+    // In each lane: behind the last line that anything was written to.
+    let free_of = |lane: usize| {
+        let bytes = &log[LANES + lane * LANE..][..LANE];
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(64));
+        (LANES + lane * LANE + end..LANES + (lane + 1) * LANE).step_by(997)
+    };
+    let free: Vec<usize> = (0..(log.len() - LANES) / LANE).flat_map(free_of).collect();
     assert!(free.len() > 50);
     with_copies(&files, |copy| {
         let sound = open(&copy()).expect("a sound pool");
