@@ -78,7 +78,7 @@ fn work(args: &CheckpointerArgs) -> Result<Outcome> {
     if !args.json {
         report::print(&format!("ready: {}, open in process {owner}\n", report::path(&args.pool)))?;
     }
-    let bar = std::io::stderr().is_terminal().then(|| indicatif::ProgressBar::new_spinner());
+    let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
     let mut done = Done::default();
     let ended = checkpointer.run(&|| stop.load(Relaxed), &mut |now| {
         done = now;

@@ -27,7 +27,7 @@ use towa_media::sim::{EventInfo, EventKind, Explorer, Model, SimMedium, Trace};
 /// Worlds that the events are drawn from.
 const WORLDS: u64 = 16;
 /// Events of a kind that are tried.
-const TRIES: usize = 60;
+const TRIES: usize = 150;
 /// Where lanes begin in the log.
 const LANES: u64 = 8192;
 

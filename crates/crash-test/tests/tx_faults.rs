@@ -38,8 +38,8 @@ fn strike(model: Model, point: Point, effect: Effect, calls: Range<u64>, burst: 
                 (after..after + burst).for_each(|after| medium.inject(point, after, effect));
             }
             let place = format!("{model:?}, {effect:?} at {point:?}, seed {seed}, generation {generation}");
-            let world = World::run_with_faults(&medium, &mut rng, base, generation, &shape)
-                .unwrap_or_else(|e| panic!("{place}: {e}"));
+            let world =
+                World::run_with_faults(&medium, &mut rng, base, generation, &shape).unwrap_or_else(|e| panic!("{place}: {e}"));
             if generation == struck {
                 match (&world.failed, world.refused) {
                     (Some(_), _) => outcomes.failed += 1,
@@ -75,7 +75,7 @@ fn a_full_medium_refuses_and_harms_nothing() {
         // Creating, opening and registering reserve first.
         let outcomes = strike(model, Point::Reserve, Effect::Full, 0..5, 1);
         assert!(outcomes.failed >= 5, "{outcomes:?}");
-        let outcomes = strike(model, Point::Reserve, Effect::Full, 4..12, 4);
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 2..6, 2);
         assert!(outcomes.refused >= 5, "{outcomes:?}");
         strike(model, Point::Create, Effect::Full, 0..3, 1);
     }

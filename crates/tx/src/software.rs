@@ -15,12 +15,12 @@ use std::sync::atomic::{Ordering::*, fence};
 use crossbeam_utils::Backoff;
 
 use crate::clock::{self, Clock};
-use crate::version;
 use crate::error::{Abort, Error, Result};
 use crate::options::Tm;
 use crate::stats::add;
 use crate::thread::Core;
 use crate::tx::Tx;
+use crate::version;
 use crate::view::Addr;
 
 /// What came of an attempt to take effect.
@@ -136,6 +136,11 @@ impl Core {
                 return Some(number);
             }
         }
+    }
+
+    /// Whether something that the transaction read has changed since.
+    pub(crate) fn is_out_of_date(&self) -> bool {
+        !self.holds_lock && self.look_again().is_none()
     }
 
     fn take_effect(&mut self) -> Effect {

@@ -155,7 +155,11 @@ impl Tx<'_> {
     /// There is no live block at `a`, or this transaction freed it already.
     pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
         self.software()?;
-        Ok(self.core.free(a)?)
+        match self.core.free(a) {
+            // Headers of blocks are no part of what was read: another transaction may have freed it, and changed what led here.
+            Err(Error::Usage(_)) if self.core.is_out_of_date() => Err(Abort::Conflict),
+            freed => Ok(freed?),
+        }
     }
 
     /// Sets or removes the root of this name when the transaction takes effect.

@@ -218,6 +218,38 @@ fn a_full_log_waits_for_the_checkpointer_and_a_record_that_never_fits_is_refused
     }
 }
 
+/// A transaction that frees what another freed meanwhile is repeated, not refused: it would not have seen that block.
+#[test]
+fn a_block_freed_meanwhile_is_a_conflict() {
+    let dir = tempfile::tempdir().unwrap();
+    // Buffered: nobody waits for the transaction in whose midst this thread runs another.
+    let options = Options { commit: Commit::Buffered, ..options(TmChoice::Stm) };
+    let pool = Pool::create(dir.path(), &options).unwrap();
+    let (mut one, mut other) = (pool.register().unwrap(), pool.register().unwrap());
+    let (cell, block) = (array(&mut one, "cell", 1), array(&mut one, "block", 4));
+    one.transaction(|tx| tx.write(cell, block)).unwrap();
+    let mut runs = 0;
+    let freed = one.transaction(|tx| {
+        let found = tx.read(cell)?;
+        runs += 1;
+        if runs == 1 {
+            let between = other.transaction(|tx| {
+                tx.free(block)?;
+                tx.write(cell, 0)
+            });
+            between.unwrap();
+        }
+        if found == 0 {
+            return Ok(false);
+        }
+        tx.free(found)?;
+        tx.write(cell, 0)?;
+        Ok(true)
+    });
+    assert!(matches!(freed, Ok(false)), "{freed:?}");
+    assert_eq!(runs, 2);
+}
+
 /// What several transactions wrote between two writes of the log may be more than the group's lane takes in one record.
 #[test]
 fn buffered_commits_outgrow_the_lane_that_logs_them() {

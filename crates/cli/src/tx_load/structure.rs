@@ -123,10 +123,10 @@ impl Structure {
     /// Transaction `seq` of thread `number`.
     pub fn step(&self, thread: &mut Thread, number: usize, seq: u64) -> Result<()> {
         let nodes = thread.load(self.thread(number, 2));
-        Ok(match stack(number, seq, nodes) {
+        let done = match stack(number, seq, nodes) {
             Stack::Neither => {
                 let guarded = chance(number, seq, 3).is_multiple_of(2);
-                thread.transaction(|tx| self.advance(tx, number, seq, guarded))?
+                thread.transaction(|tx| self.advance(tx, number, seq, guarded))
             }
             change => thread.transaction_software(|tx| {
                 let head = self.thread(number, 1);
@@ -145,8 +145,9 @@ impl Structure {
                     tx.write(self.thread(number, 2), nodes - 1)?;
                 }
                 self.advance(tx, number, seq, false)
-            })?,
-        })
+            }),
+        };
+        Ok(done?)
     }
 
     /// What every transaction does.
