@@ -21,6 +21,10 @@
 //! ```
 
 mod container;
+mod dtx_access;
+mod dtx_layout;
+mod dtx_pool;
+mod dtx_run;
 pub mod error;
 mod given;
 mod layout;
@@ -31,6 +35,10 @@ mod thread;
 mod tx;
 mod vector;
 
+pub use dtx_access::*;
+pub use dtx_layout::*;
+pub use dtx_pool::*;
+pub use dtx_run::*;
 pub use given::Given;
 pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, Stats, Window};
 pub use map::*;
