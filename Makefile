@@ -25,7 +25,7 @@ help:
 	@echo 'make STEP           one of these alone'
 	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
 	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
-	@echo 'make bench          the comparisons, quick (4 minutes)'
+	@echo 'make bench          the comparisons, quick (twice 4 minutes)'
 	@echo 'make soak           long kill test and crash sweep;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
@@ -43,6 +43,7 @@ $(STEPS):
 
 bench: build
 	target/release/towa bench epoch --quick --json target/bench-epoch.json --html target/bench-epoch.html
+	target/release/towa bench tx --quick --json target/bench-tx.json --html target/bench-tx.html
 
 soak: build
 	target/release/towa crash-test epoch --seed $(or $(SEED),$(shell date +%s)) --images 10000000

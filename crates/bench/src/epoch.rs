@@ -185,8 +185,8 @@ fn parent_directory(args: &EpochBenchArgs) -> Result<PathBuf> {
 }
 
 /// Fails before an hour of measuring rather than after it.
-fn check_outputs(args: &EpochBenchArgs) -> Result<()> {
-    for file in [&args.json, &args.html].into_iter().flatten() {
+pub(crate) fn check_outputs(files: [&Option<PathBuf>; 2]) -> Result<()> {
+    for file in files.into_iter().flatten() {
         let dir = file.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         ensure!(dir.is_dir(), "{}: no such directory to write {} in", dir.display(), file.display());
     }
@@ -212,7 +212,7 @@ fn medium_detail(parent: &Path, medium: MediumArg) -> Result<MediumDetail> {
 /// # Errors
 /// Bad arguments, a section that broke (after everything else was measured and written), or, with `--check`, a missed target.
 pub fn run(args: EpochBenchArgs) -> Result<()> {
-    check_outputs(&args)?;
+    check_outputs([&args.json, &args.html])?;
     watch_signals()?;
     let parent = parent_directory(&args)?;
     let scratch = Scratch::within(&parent)?;

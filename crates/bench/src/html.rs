@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::plot::{Plot, Scale, Series, escape, short};
 use crate::report::{Report, Stretch, WorkloadReport};
-use crate::targets::number;
+use crate::targets::{Target, number};
 use crate::windows::{CLASS_NAMES, StopShares};
 
 const STYLE: &str = include_str!("html.css");
@@ -21,39 +21,41 @@ const VOLATILE: Series<'_> = ("volatile", "c-volatile");
 pub fn page(report: &Report) -> String {
     let mut body = String::new();
     head(&mut body, report);
-    targets(&mut body, report);
+    targets(&mut body, &report.targets, "They are meant for the media ram and dax; on file the device sets the pace.");
     throughput(&mut body, report);
     stretches(&mut body, report);
     stops(&mut body, report);
     servers(&mut body, report);
     recovery(&mut body, report);
-    if !report.skipped.is_empty() {
-        let items: String = report.skipped.iter().map(|s| format!("<li>{}</li>", escape(s))).collect();
-        section(&mut body, "Not measured", "", &format!("<ul>{items}</ul>"));
-    }
+    skipped(&mut body, &report.skipped);
+    frame(&format!("towa bench epoch, {}", report.date), &body)
+}
+
+/// A whole page around `body`.
+pub(crate) fn frame(title: &str, body: &str) -> String {
     format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>towa bench epoch, {}</title>\
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body><main>{body}</main></body></html>\n",
-        escape(&report.date)
+        escape(title)
     )
 }
 
-fn section(body: &mut String, title: &str, text: &str, content: &str) {
+pub(crate) fn section(body: &mut String, title: &str, text: &str, content: &str) {
     let _ = write!(body, "<section><h2>{title}</h2><p class=\"text\">{text}</p>{content}</section>");
 }
 
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let cells = |tag: &str, cells: &[String]| -> String { cells.iter().map(|c| format!("<{tag}>{}</{tag}>", escape(c))).collect() };
     let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
     let rows: String = rows.iter().map(|r| format!("<tr>{}</tr>", cells("td", r))).collect();
     format!("<div class=\"scroll\"><table><thead><tr>{}</tr></thead><tbody>{rows}</tbody></table></div>", cells("th", &head))
 }
 
-fn figure(caption: &str, svg: &str) -> String {
+pub(crate) fn figure(caption: &str, svg: &str) -> String {
     format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escape(caption))
 }
 
-fn opt(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+pub(crate) fn opt(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".into(), show)
 }
 
@@ -85,9 +87,18 @@ fn head(body: &mut String, report: &Report) {
     );
 }
 
-fn targets(body: &mut String, report: &Report) {
+/// What was not measured, and why.
+pub(crate) fn skipped(body: &mut String, reasons: &[String]) {
+    if !reasons.is_empty() {
+        let items: String = reasons.iter().map(|s| format!("<li>{}</li>", escape(s))).collect();
+        section(body, "Not measured", "", &format!("<ul>{items}</ul>"));
+    }
+}
+
+/// The list of targets; `note` says what they are meant for.
+pub(crate) fn targets(body: &mut String, targets: &[Target], note: &str) {
     let mut rows = String::new();
-    for target in &report.targets {
+    for target in targets {
         let class = match target.met {
             Some(true) => "met",
             Some(false) => "missed",
@@ -108,11 +119,9 @@ fn targets(body: &mut String, report: &Report) {
         "<div class=\"scroll\"><table><thead><tr><th>target</th><th>line</th><th>measured</th><th></th><th>meaning</th></tr></thead>\
          <tbody>{rows}</tbody></table></div>"
     );
-    let met = report.targets.iter().filter(|t| t.met == Some(true)).count();
-    let judged = report.targets.iter().filter(|t| t.met.is_some()).count();
-    let text = format!(
-        "{met} of {judged} measured targets met. They are meant for the media ram and dax; on file the device sets the pace."
-    );
+    let met = targets.iter().filter(|t| t.met == Some(true)).count();
+    let judged = targets.iter().filter(|t| t.met.is_some()).count();
+    let text = format!("{met} of {judged} measured targets met. {note}");
     section(body, "Targets", &text, &content);
 }
 

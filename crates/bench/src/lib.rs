@@ -1,4 +1,4 @@
-//! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`].
+//! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`], `towa bench tx` is [`tx::run`].
 //!
 //! ```text
 //!   epoch ── engines ── rounds ── workload, clock      engines side by side in short rounds, one program
@@ -6,6 +6,7 @@
 //!     ├───── serving ─── client, peers                  the server beside memcached and Redis, one load generator
 //!     ├───── recovery                                   SIGKILL and reopening, in processes of their own
 //!     └───── report ──── targets, html, plot, table     what was found, as JSON, as a page, on the terminal
+//!   tx ──── contenders, sides, load, pmdk, ...          the trees side by side; its own report in the same shapes
 //! ```
 //!
 //! What must always hold:
@@ -13,6 +14,7 @@
 //! - a figure that could not be taken is absent (null) with its reason, never zero or guessed;
 //! - nothing is left behind: children and temporary directories go when the run ends, however it ends.
 
+pub mod child;
 pub mod cleanup;
 pub mod client;
 pub mod clock;
@@ -30,6 +32,7 @@ pub mod serving;
 pub mod store;
 pub mod table;
 pub mod targets;
+pub mod tx;
 pub mod windows;
 pub mod wire;
 pub mod workload;

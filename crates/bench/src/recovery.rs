@@ -10,19 +10,19 @@
 //! time runs from the call that opens to the first answered look-up; every value read afterwards is whole. Some moments of a kill
 //! leave nothing to replay, so there are several kills, and the lazy opening that replayed most is the one reported.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use towa_epoch::Options;
 
-use crate::cleanup::{Running, Scratch};
+use crate::child::TellingChild;
+use crate::cleanup::Scratch;
 use crate::machine::memory_available_mb;
 use crate::progress::Progress;
 use crate::report::RecoveryPoint;
@@ -30,8 +30,6 @@ use crate::rounds::{Store, Worker};
 use crate::store::{Shelf, VALUE_BYTES};
 use crate::workload::{Op, initial_keys};
 
-/// Longest a child may take to fill or open a heap.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// Kills and lazy openings of each heap.
 const KILLS: usize = 5;
 /// Keys looked at after each reopening, to see that they are whole.
@@ -88,6 +86,9 @@ pub struct Children {
 
 /// The hidden child mode: `args` are those after `bench-child`.
 pub fn child_main(args: &[String]) -> Result<()> {
+    if args.first().is_some_and(|what| what == crate::tx::CHILD) {
+        return crate::tx::child_main(&args[1..]);
+    }
     let args = ChildArgs::try_parse_from(args)?;
     let medium = crate::epoch::medium_kind(&args.medium)?;
     let interval = Duration::from_millis(args.interval_ms);
@@ -124,34 +125,17 @@ pub fn child_main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A child and its output.
-struct ChildProcess {
-    process: Running,
-    lines: std::sync::mpsc::Receiver<String>,
-}
-
 impl Children {
-    fn start(&self, what: &str, pool: &Path, keys: u64, more: &[&str]) -> Result<ChildProcess> {
+    fn start(&self, what: &str, pool: &Path, keys: u64, more: &[&str]) -> Result<TellingChild> {
         let mut command = Command::new(&self.program);
         command.args(["bench-child", what, "--medium", &self.medium]).arg("--pool").arg(pool);
         command.args(["--keys", &keys.to_string(), "--interval-ms", &self.interval.as_millis().to_string()]);
         command.args(["--seed", &self.seed.to_string()]).args(more);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut process = Running::spawn(&mut command)?;
-        let stdout = process.child().stdout.take().context("the child has no output")?;
-        let (send, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(ChildProcess { process, lines })
+        TellingChild::start(&mut command)
     }
 
     /// Lets it write for a while, and kills it.
-    fn kill_under_load(&self, child: ChildProcess, rng: &mut SmallRng) -> Result<()> {
+    fn kill_under_load(&self, child: TellingChild, rng: &mut SmallRng) -> Result<()> {
         let said = child.line()?;
         ensure!(said == "writing", "the child said {said:?} instead of writing");
         // Several checkpoints, then any moment of the next two.
@@ -167,12 +151,12 @@ impl Children {
         let mut lazy: Option<Opened> = None;
         for _ in 0..KILLS {
             let child = self.start("open", pool, keys, &["--write"])?;
-            let opened = child.opened()?;
+            let opened = opened(&child)?;
             lazy = Some(lazy.filter(|most| most.replayed_lines >= opened.replayed_lines).unwrap_or(opened));
             self.kill_under_load(child, rng)?;
         }
         let lazy = lazy.context("no lazy opening")?;
-        let eager = self.start("open", pool, keys, &["--eager"])?.opened()?;
+        let eager = opened(&self.start("open", pool, keys, &["--eager"])?)?;
         let ms = |o: &Opened| Some(o.first_answer_us as f64 / 1e3);
         Ok(RecoveryPoint {
             heap_mb,
@@ -184,23 +168,12 @@ impl Children {
     }
 }
 
-impl ChildProcess {
-    fn line(&self) -> Result<String> {
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(line) => Ok(line),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                bail!("the child ended early; see its message above")
-            }
-            Err(_) => bail!("the child said nothing for {PATIENCE:?}"),
-        }
-    }
-
-    fn opened(&self) -> Result<Opened> {
-        let line = self.line()?;
-        let opened: Opened = serde_json::from_str(&line).with_context(|| format!("the child said {line:?}"))?;
-        ensure!(opened.present == opened.checked, "{} of {} keys are there", opened.present, opened.checked);
-        Ok(opened)
-    }
+/// What a child tells that opened a heap.
+fn opened(child: &TellingChild) -> Result<Opened> {
+    let line = child.line()?;
+    let opened: Opened = serde_json::from_str(&line).with_context(|| format!("the child said {line:?}"))?;
+    ensure!(opened.present == opened.checked, "{} of {} keys are there", opened.present, opened.checked);
+    Ok(opened)
 }
 
 /// All heap sizes, in the order of their importance; what does not fit the machine's memory is skipped with the reason.

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::machine::Machine;
 use crate::plot::short;
 use crate::report::{Report, WorkloadReport};
-use crate::targets::number;
+use crate::targets::{Target, number};
 use crate::windows::StopShares;
 
 /// Above this share of the processors taken by others, the report says that it was disturbed.
@@ -39,22 +40,27 @@ pub fn render(report: &Report) -> String {
     stops(&mut out, report);
     servers(&mut out, report);
     recovery(&mut out, report);
-    for why in &report.skipped {
+    notes(&mut out, &report.skipped, &report.machine);
+    targets(&mut out, &report.targets);
+    out
+}
+
+/// What was not measured, and what disturbed the run.
+pub(crate) fn notes(out: &mut String, skipped: &[String], machine: &Machine) {
+    for why in skipped {
         let _ = writeln!(out, "not measured: {why}");
     }
-    if let Some(share) = report.machine.others_cpu_share.filter(|share| *share > DISTURBED) {
+    if let Some(share) = machine.others_cpu_share.filter(|share| *share > DISTURBED) {
         let percent = share * 100.0;
         let _ = writeln!(
             out,
             "NOTE: other processes took {percent:.0} % of the processors meanwhile; repeat on a quiet machine before quoting a figure\n"
         );
     }
-    targets(&mut out, report);
-    out
 }
 
 /// Columns as wide as their widest cell; the first `left` to the left, the rest to the right.
-fn columns(out: &mut String, left: usize, rows: &[Vec<String>]) {
+pub(crate) fn columns(out: &mut String, left: usize, rows: &[Vec<String>]) {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..count).map(width).collect();
@@ -68,11 +74,11 @@ fn columns(out: &mut String, left: usize, rows: &[Vec<String>]) {
     out.push('\n');
 }
 
-fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-fn opt(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+pub(crate) fn opt(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".into(), show)
 }
 
@@ -199,9 +205,10 @@ fn recovery(out: &mut String, report: &Report) {
     columns(out, 1, &rows);
 }
 
-fn targets(out: &mut String, report: &Report) {
+/// The list of targets.
+pub(crate) fn targets(out: &mut String, targets: &[Target]) {
     let mut rows = vec![row(["target", "verdict", "line", "measured"])];
-    for target in &report.targets {
+    for target in targets {
         let sign = if target.bound == crate::targets::Bound::AtLeast { ">=" } else { "<=" };
         rows.push(vec![
             target.name.clone(),

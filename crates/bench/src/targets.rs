@@ -28,14 +28,15 @@ pub struct Target {
     pub target: f64,
     /// What was measured; `null` if it was not.
     pub measured: Option<f64>,
-    /// Unit of both: `x` (a ratio), `points` (of per cent) or `ms`.
+    /// Unit of both: `x` (a ratio), `points` (of per cent), `ms`, or what it says.
     pub unit: &'static str,
     /// Whether it was met; `null` if it was not measured.
     pub met: Option<bool>,
 }
 
 impl Target {
-    fn new(name: String, meaning: String, bound: Bound, target: f64, measured: Option<f64>, unit: &'static str) -> Self {
+    /// Judges `measured`.
+    pub(crate) fn new(name: String, meaning: String, bound: Bound, target: f64, measured: Option<f64>, unit: &'static str) -> Self {
         let met = measured.map(|m| match bound {
             Bound::AtLeast => m >= target,
             Bound::AtMost => m <= target,

@@ -3,13 +3,15 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use towa_bench::epoch::{self, EpochBenchArgs};
+use towa_bench::tx::{self, TxBenchArgs};
 
 /// Measure a door beside its peers, on this machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   towa bench epoch --quick                           four minutes at most
-  towa bench epoch --json out.json --html out.html")]
+  towa bench epoch --json out.json --html out.html
+  towa bench tx --quick --html out.html")]
 pub struct BenchArgs {
     #[command(subcommand)]
     door: Door,
@@ -18,6 +20,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum Door {
     Epoch(Box<EpochBenchArgs>),
+    Tx(Box<TxBenchArgs>),
 }
 
 /// A process that the benchmark starts for itself.
@@ -31,6 +34,7 @@ pub struct ChildArgs {
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.door {
         Door::Epoch(args) => epoch::run(*args),
+        Door::Tx(args) => tx::run(*args),
     }
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, stats, verify, vm};
+use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, stats, tx_load, verify, vm};
 
 /// Durable memory for ordinary programs.
 ///
@@ -51,6 +51,10 @@ pub enum Command {
     VmLoad(vm::LoadArgs),
     #[command(hide = true)]
     VmCheck(vm::CheckArgs),
+    #[command(hide = true)]
+    TxLoad(tx_load::LoadArgs),
+    #[command(hide = true)]
+    TxCheck(tx_load::CheckArgs),
 }
 
 impl Command {
@@ -70,12 +74,22 @@ impl Command {
             Command::Man(args) => generate::man(&args),
             Command::VmLoad(args) => vm::load(&args),
             Command::VmCheck(args) => vm::check(&args),
+            Command::TxLoad(args) => tx_load::load(&args),
+            Command::TxCheck(args) => tx_load::check(&args),
         }
     }
 
     /// Whether it must outlive the reader of its output: it has a pool to close, or processes to end.
     pub fn outlives_its_reader(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Checkpointer(_) | Command::VmLoad(_) | Command::Bench(_) | Command::BenchChild(_))
+        matches!(
+            self,
+            Command::Serve(_)
+                | Command::Checkpointer(_)
+                | Command::VmLoad(_)
+                | Command::TxLoad(_)
+                | Command::Bench(_)
+                | Command::BenchChild(_)
+        )
     }
 
     /// How much is logged.

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use towa_crash_test::epoch::{self, Report, Settings};
+use serde::Serialize;
+use towa_crash_test::{epoch, tx};
 use towa_media::sim::Model;
 
 use crate::failure;
@@ -12,13 +13,13 @@ use crate::report;
 /// Prove crash consistency: simulate a crash at every store, flush and fence, recover, and compare with a model.
 ///
 /// Random transactions run on a simulated medium that records everything. For each moment, the sweep makes the images that a crash there
-/// could leave (all of them where they are few, a sample where not), recovers each, and checks that it is exactly the state at the
-/// end of an epoch, not older than the newest acknowledged. Some recoveries are crashed in their turn.
+/// could leave (all of them where they are few, a sample where not), recovers each, and checks it against what the program had been
+/// promised. Some recoveries are crashed in their turn.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   towa crash-test epoch --images 100000        as in the tests
-  towa crash-test epoch --seed 1234            again, after a failure printed its seed")]
+  towa crash-test tx --seed 1234               again, after a failure printed its seed")]
 pub struct CrashTestArgs {
     #[command(subcommand)]
     door: Door,
@@ -27,11 +28,18 @@ pub struct CrashTestArgs {
 #[derive(Debug, Subcommand)]
 enum Door {
     /// Epoch checkpointing: allocation, transactions across epochs, log, image, recovery.
-    Epoch(EpochArgs),
+    ///
+    /// Each image must be exactly the state at the end of an epoch, not older than the newest acknowledged.
+    Epoch(SweepArgs),
+    /// Durable transactions: records in lanes, checkpoints, recovery, with one thread and with several at once.
+    ///
+    /// Each image must hold the transactions that returned, plus possibly one in flight of each thread, whole or not at all, and none
+    /// without those whose values it saw. What several threads do at once a seed does not repeat.
+    Tx(SweepArgs),
 }
 
 #[derive(Debug, Args)]
-struct EpochArgs {
+struct SweepArgs {
     /// Where everything random comes from; drawn and printed if not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -60,32 +68,63 @@ fn some(text: &str) -> Result<usize, String> {
 
 /// `towa crash-test`.
 pub fn run(args: &CrashTestArgs) -> Result<()> {
-    let Door::Epoch(args) = &args.door;
+    match &args.door {
+        Door::Epoch(args) => sweep("epoch", args, epoch::sweep, |r| {
+            format!(
+                "{} crash images recovered to an acknowledged epoch, {} of them crashes during recovery\n\
+                 {} crash points: {} exhaustive, {} sampled; {} worlds, {} epochs, {} transactions\n",
+                r.images,
+                r.images_in_recovery,
+                r.crash_points,
+                r.exhaustive_points,
+                r.sampled_points,
+                r.worlds,
+                r.epochs,
+                r.transactions
+            )
+        }),
+        Door::Tx(args) => sweep("tx", args, tx::sweep, |r| {
+            format!(
+                "{} crash images recovered to what had returned: {} while threads ran at once, {} during recovery\n\
+                 {} crash points: {} exhaustive, {} sampled; {} worlds, {} checkpoints, {} transactions\n",
+                r.images,
+                r.images_concurrent,
+                r.images_in_recovery,
+                r.crash_points,
+                r.exhaustive_points,
+                r.sampled_points,
+                r.worlds,
+                r.checkpoints,
+                r.transactions
+            )
+        }),
+    }
+}
+
+/// Runs one door's sweep and prints what it came to, as JSON or in `words`.
+fn sweep<R: Serialize, F: std::fmt::Display>(
+    door: &str,
+    args: &SweepArgs,
+    sweep: impl FnOnce(&epoch::Settings, &mut dyn FnMut(usize)) -> Result<R, F>,
+    words: impl FnOnce(&R) -> String,
+) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64 % 1_000_000_000));
     let model = match args.model {
         ModelArg::Line => Some(Model::Line),
         ModelArg::File => Some(Model::File),
         ModelArg::Both => None,
     };
-    eprintln!("crash test of the epoch door: seed {seed}, {} images", args.images);
+    eprintln!("crash test of the {door} door: seed {seed}, {} images", args.images);
     let bar = Progress::count("crash images");
-    let settings = Settings { seed, images: args.images, model };
-    let result = epoch::sweep(&settings, &mut |done| bar.at(done.min(args.images) as u64, args.images as u64));
+    let settings = epoch::Settings { seed, images: args.images, model };
+    let result = sweep(&settings, &mut |done| bar.at(done.min(args.images) as u64, args.images as u64));
     drop(bar);
     match result {
         Ok(report) if args.json => report::json(&report),
-        Ok(report) => print(&report),
+        Ok(report) => report::print(&words(&report)),
         Err(failure) => {
             let failed = Err(failure::coded(failure::FAILED, failure.to_string()));
             report::bad_news(args.json, ("seed", seed.to_string()), failed)
         }
     }
-}
-
-fn print(r: &Report) -> Result<()> {
-    report::print(&format!(
-        "{} crash images recovered to an acknowledged epoch, {} of them crashes during recovery\n\
-         {} crash points: {} exhaustive, {} sampled; {} worlds, {} epochs, {} transactions\n",
-        r.images, r.images_in_recovery, r.crash_points, r.exhaustive_points, r.sampled_points, r.worlds, r.epochs, r.transactions
-    ))
 }

@@ -4,7 +4,7 @@
 //!   cli ── what can be asked for, and the help that teaches it
 //!    ├─ serve, recover            open pools and change them
 //!    ├─ info, verify, stats       look, and never change anything
-//!    ├─ bench, vm                 measure; write and check a structure that proves itself, for tests that kill and cut power
+//!    ├─ bench, vm, tx_load        measure; write and check a structure that proves itself, for tests that kill and cut power
 //!    └─ generate                  man pages and shell completions
 //!   failure ── exit codes and messages        pool_dir ── where pools are       report, progress ── what is printed
 //! ```
@@ -25,6 +25,7 @@ mod recover;
 mod report;
 mod serve;
 mod stats;
+mod tx_load;
 mod verify;
 mod vm;
 

@@ -1,5 +1,9 @@
 //! Crash sweeps: random work on a simulated medium, a crash at every event, recovery, and a model that knows what must be there.
 //!
-//! One module a door. Everything is drawn from one seed, which a failure prints.
+//! One module a door. Everything is drawn from one seed, which a failure prints. [`linear`] judges
+//! what threads saw of an ordered map together.
 
 pub mod epoch;
+pub mod linear;
+pub mod tree;
+pub mod tx;

@@ -18,7 +18,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use crate::error::in_range;
 use crate::{Error, PAGE, Region, Result};
@@ -193,6 +193,13 @@ impl Drop for Mapping {
             unsafe { libc::munmap(self.first.cast(), self.len) };
         }
     }
+}
+
+/// Wishes for huge pages under `bytes`, which spares misses of the TLB. Where the kernel gives none to such memory (tmpfs without
+/// `huge=advise`) nothing happens.
+pub fn advise_huge(bytes: NonNull<[u8]>) {
+    // SAFETY: advice changes nothing that a program can see, whatever the range: a range that is not mapped is an error.
+    unsafe { libc::madvise(bytes.as_ptr().cast(), bytes.len(), libc::MADV_HUGEPAGE) };
 }
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;

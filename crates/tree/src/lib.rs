@@ -8,6 +8,13 @@
 //! What must always hold, of each: operations are linearizable, and after a crash exactly those that returned are there, plus possibly
 //! one in flight for each thread, whole or not at all.
 
+pub mod bptree;
+mod fingerprint;
+pub mod fptree;
+mod keys;
 mod map;
 
+pub use bptree::BpTree;
+pub use fptree::FpTree;
+pub use keys::{Blobs, Key};
 pub use map::{Direction, Error, KEY_MAX, OrderedMap, Result, Session};

@@ -48,6 +48,29 @@ pub enum Error {
         /// What differs.
         what: String,
     },
+    /// The medium refused or failed.
+    #[error(transparent)]
+    Media(#[from] towa_media::Error),
+    /// The arena of a tree in place refused.
+    #[error(transparent)]
+    Alloc(towa_alloc::Error),
+    /// The pool of transactions refused or failed.
+    #[error(transparent)]
+    Tx(#[from] towa_tx::Error),
+}
+
+impl From<towa_alloc::Error> for Error {
+    fn from(error: towa_alloc::Error) -> Error {
+        use towa_alloc::Error as Alloc;
+        match error {
+            Alloc::Media(error) => Error::Media(error),
+            Alloc::OutOfSpace { pool, wanted, len } => {
+                Error::OutOfSpace { pool, what: format!("{wanted} bytes in an arena of {len}") }
+            }
+            Alloc::Damaged { pool, what } => Error::Damaged { pool, what },
+            other => Error::Alloc(other),
+        }
+    }
 }
 
 /// Of an operation.

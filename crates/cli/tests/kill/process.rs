@@ -81,6 +81,13 @@ impl Running {
         assert!(status.signal() == Some(libc::SIGKILL) || status.success(), "{status}; it said: {}", self.complaints());
     }
 
+    /// It must end by itself, and well.
+    #[allow(dead_code, reason = "one of the two kill tests ends programs so")]
+    pub fn end(mut self) {
+        let status = self.child.wait().expect("a child of ours");
+        assert!(status.success(), "{status}; it said: {}", self.complaints());
+    }
+
     /// SIGTERM; it must end well.
     pub fn terminate(mut self) {
         // SAFETY: the child has not been waited for, so its number is its own.

@@ -176,7 +176,7 @@ impl<'r> Cursor<'r> {
         if self.at + AHEAD < self.lane_len && self.position + AHEAD < self.end {
             // SAFETY: a line of the lane before its end, as in `words`.
             let line = unsafe { std::slice::from_raw_parts(first.add(((self.at + AHEAD) / 8) as usize), record::LINE_WORDS) };
-            record::guess_words(line, |word| towa_media::persist::prefetch(image.wrapping_add((word * 8) as usize)));
+            record::guess_words(line, |word| towa_media::persist::prefetch(image.wrapping_add(word.wrapping_mul(8) as usize)));
         }
     }
 }

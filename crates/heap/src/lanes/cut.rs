@@ -66,6 +66,11 @@ impl Cut {
         checksum(u64::from_le_bytes(MAGIC), &bytemuck::bytes_of(self)[..632])
     }
 
+    /// Gives it the checksum that fits its fields.
+    pub fn seal(&mut self) {
+        self.checksum = self.sum();
+    }
+
     fn is_whole(&self) -> bool {
         self.magic == MAGIC && self.checksum == self.sum()
     }
@@ -105,7 +110,7 @@ impl Cut {
     pub fn write(&mut self, log: &dyn Region) -> Result<()> {
         let mut next = *self;
         next.seq += 1;
-        next.checksum = next.sum();
+        next.seal();
         let off = (next.seq % 2) * SLOT;
         log.store(off, bytemuck::bytes_of(&next))?;
         log.write_back(off, size_of::<Cut>() as u64);

@@ -55,8 +55,6 @@ pub const LANES_MAX: u32 = 64;
 pub const LANE_LEN_MIN: u64 = 64 << 10;
 /// Bytes of the cut slots, before the first lane.
 pub(crate) const CUTS_LEN: u64 = 2 * cut::SLOT;
-/// From this length on, records are streamed: they would only drive other things out of the cache.
-const STREAM_FROM: u64 = 16 << 10;
 
 /// Where lanes lie, and what their records are checked against.
 #[derive(Clone, Debug)]
@@ -179,18 +177,15 @@ impl Lanes {
             position += room;
         }
         let off = off(position);
+        // Stored, however long, and not streamed: what a killed process streamed and did not fence, no write-back by the next one makes
+        // durable.
         record.long(seed, position, |first, rest| -> Result<()> {
             self.region.store(off, bytemuck::bytes_of(first))?;
             let rest: &[u8] = bytemuck::cast_slice(rest);
-            if len >= STREAM_FROM {
-                self.region.write_back(off, LINE as u64);
-                self.region.stream(off + LINE as u64, rest)?;
-            } else {
-                if !rest.is_empty() {
-                    self.region.store(off + LINE as u64, rest)?;
-                }
-                self.region.write_back(off, len);
+            if !rest.is_empty() {
+                self.region.store(off + LINE as u64, rest)?;
             }
+            self.region.write_back(off, len);
             Ok(())
         })?;
         Ok(position + len)

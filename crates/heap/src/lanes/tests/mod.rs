@@ -7,7 +7,6 @@ mod opening;
 mod records;
 mod replaying;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -70,29 +69,36 @@ impl Written {
     }
 }
 
-/// The words of the heap that records wrote, by offset.
+/// The words from [`DATA`] on that records wrote, without the zeros after the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Words(BTreeMap<u64, u64>);
+struct Words(Vec<u64>);
 
 impl Words {
     /// As of these records, whose order does not matter.
     fn of<'w>(records: impl IntoIterator<Item = &'w Written>) -> Words {
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_by_key(|record| (record.ts, record.lane));
-        Words(records.into_iter().flat_map(|record| record.words.iter().copied()).collect())
+        let mut words = vec![0; Self::span(records.iter().copied())];
+        for (offset, value) in records.iter().flat_map(|record| &record.words) {
+            words[((offset - DATA) / 8) as usize] = *value;
+        }
+        Words(words).trimmed()
     }
 
     /// What the image holds in the places that any of these records writes.
     fn read(heap: &Heap, records: &[Written]) -> Words {
-        let mut found = Words::default();
-        for (offset, _) in records.iter().flat_map(|record| &record.words) {
-            let mut bytes = [0; 8];
-            heap.image().read(*offset, &mut bytes).unwrap();
-            match u64::from_le_bytes(bytes) {
-                0 => {}
-                value => drop(found.0.insert(*offset, value)),
-            }
-        }
-        found
+        let mut words = vec![0; Self::span(records)];
+        heap.image().read(DATA, bytemuck::cast_slice_mut(&mut words)).unwrap();
+        Words(words).trimmed()
+    }
+
+    fn span<'w>(records: impl IntoIterator<Item = &'w Written>) -> usize {
+        let ends = records.into_iter().flat_map(|record| &record.words).map(|(offset, _)| (offset - DATA) / 8 + 1);
+        ends.max().unwrap_or(0) as usize
+    }
+
+    fn trimmed(mut self) -> Words {
+        self.0.truncate(self.0.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
+        self
     }
 }

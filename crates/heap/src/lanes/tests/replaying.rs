@@ -1,1 +1,135 @@
+//! Replaying: the image is that of the records in the order of their timestamps, however many threads, whoever does it.
 
+use towa_media::RamMedium;
+
+use super::*;
+
+/// Appends records to all lanes, timestamps across them, and gives the heads after each.
+fn fill(heap: &Heap, seed: u64, heads: &mut [u64], first_ts: u64, count: u64) -> Vec<Written> {
+    let mut random = Random(seed);
+    let mut records = Vec::new();
+    for ts in (first_ts..).take(count as usize) {
+        let lane = random.next(3) as usize;
+        heap.lanes().provide(lane).unwrap();
+        let spread = if random.next(4) == 0 { 400_000 } else { 64 };
+        let first = DATA + random.next(100) * 8;
+        let words = (0..1 + random.next(12)).map(|_| (first + random.next(spread) * 8, 1 + random.next(1 << 30))).collect();
+        let record = Written { ts, lane, words };
+        heads[lane] = heap.lanes().append(lane, heads[lane], &record.builder()).unwrap();
+        records.push(record);
+    }
+    heap.lanes().fence().unwrap();
+    records
+}
+
+fn check_applying(heap: &Heap, threads: usize) {
+    let mut replayer = Replayer::of(heap).unwrap();
+    replayer.set_threads(threads);
+    let mut heads = [0; 3];
+    let mut all = Vec::new();
+    for round in 0..6 {
+        let first = 1 + round * 300;
+        all.extend(fill(heap, round, &mut heads, first, 300));
+        // Half of what is new, then all.
+        for upto in [first + 150, u64::MAX] {
+            let applied = replayer.apply(&heads, upto, &mut || ()).unwrap();
+            assert_eq!((applied.records, applied.ts), if upto < u64::MAX { (151, upto) } else { (149, first + 299) });
+            assert_eq!(applied.tails, replayer.tails());
+            assert!(applied.lines > 0 && applied.words >= applied.records);
+            let expected = Words::of(all.iter().filter(|record| record.ts <= upto));
+            assert_eq!(Words::read(heap, &all), expected, "round {round}");
+        }
+        assert_eq!(replayer.tails(), heads);
+        assert_eq!(replayer.apply(&heads, u64::MAX, &mut || ()).unwrap().records, 0);
+    }
+}
+
+#[test]
+fn records_are_applied_in_order_by_any_number_of_threads() {
+    for threads in [1, 2, 5] {
+        check_applying(&Heap::create(RamMedium::anonymous(), &options()).unwrap(), threads);
+        both_models().into_iter().for_each(|medium| check_applying(&create(medium), threads));
+    }
+}
+
+#[test]
+fn each_line_is_written_back_once() {
+    let medium = RamMedium::anonymous();
+    let heap = Heap::create(medium.clone(), &options()).unwrap();
+    let mut heads = [0; 3];
+    fill(&heap, 1, &mut heads, 1, 500);
+    let mut replayer = Replayer::of(&heap).unwrap();
+    let before = medium.counters().values();
+    let applied = replayer.apply(&heads, u64::MAX, &mut || ()).unwrap();
+    let after = medium.counters().values();
+    // And the lines of the cut.
+    assert_eq!(after.write_backs - before.write_backs, applied.lines + 10);
+    assert_eq!(after.fences - before.fences, 2);
+}
+
+/// Another process sees the same files; it takes up where this one stopped, and this one where that stopped.
+#[test]
+fn another_process_can_apply() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [towa_media::Kind::Ram, towa_media::Kind::File] {
+        let place = dir.path().join(format!("{kind:?}"));
+        let medium = towa_media::open_dir(&place, Some(kind), true).unwrap();
+        let heap = Heap::create(medium, &options()).unwrap();
+        let mut heads = [0; 3];
+        let mut all = fill(&heap, 1, &mut heads, 1, 100);
+        let there = towa_media::open_dir(&place, Some(kind), false).unwrap();
+        let applied = Replayer::attach(&*there).unwrap().apply(&heads, 60, &mut || ()).unwrap();
+        assert_eq!((applied.records, applied.ts), (60, 60));
+        all.extend(fill(&heap, 2, &mut heads, 101, 100));
+        let mut here = Replayer::of(&heap).unwrap();
+        assert_eq!(here.tails(), applied.tails);
+        assert_eq!(here.apply(&heads, 150, &mut || ()).unwrap().records, 90);
+        assert_eq!(Replayer::attach(&*there).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap().records, 50);
+        assert_eq!(Words::read(&heap, &all), Words::of(&all));
+    }
+}
+
+#[test]
+fn a_record_that_is_not_there_is_an_error() {
+    for medium in both_models() {
+        let heap = create(medium.clone());
+        let mut heads = [0; 3];
+        fill(&heap, 1, &mut heads, 1, 50);
+        let mut replayer = Replayer::of(&heap).unwrap();
+        let tails = replayer.tails().to_vec();
+        let mut beyond = heads;
+        beyond[1] += 64;
+        let error = replayer.apply(&beyond, u64::MAX, &mut || ()).unwrap_err();
+        assert!(error.to_string().contains("lane 1"), "{error}");
+        // The lane that was not provided, or one flipped bit.
+        assert_eq!(replayer.tails(), tails, "no cut was written");
+        let region = &heap.lanes().region;
+        let mut byte = [0];
+        let at = heap.lanes().geometry.lane_off(0) + 20;
+        region.read(at, &mut byte).unwrap();
+        region.store(at, &[byte[0] ^ 4]).unwrap();
+        let error = replayer.apply(&heads, u64::MAX, &mut || ()).unwrap_err();
+        assert!(error.to_string().contains("position 0 of lane 0"), "{error}");
+        region.store(at, &byte).unwrap();
+        assert_eq!(replayer.apply(&heads, u64::MAX, &mut || ()).unwrap().records, 50);
+    }
+}
+
+/// In one lane time does not go back: what was applied up to some timestamp would pass over the older one.
+#[test]
+fn a_lane_whose_timestamps_go_back_is_an_error() {
+    for medium in both_models() {
+        let heap = create(medium.clone());
+        heap.lanes().provide(0).unwrap();
+        let mut head = 0;
+        for ts in [5, 5, 4] {
+            let record = Written { ts, lane: 0, words: vec![(DATA, ts)] };
+            head = heap.lanes().append(0, head, &record.builder()).unwrap();
+        }
+        heap.lanes().fence().unwrap();
+        let error = Replayer::of(&heap).unwrap().apply(&[head, 0, 0], 9, &mut || ()).unwrap_err();
+        assert!(error.to_string().contains("older"), "{error}");
+        drop(heap);
+        assert!(matches!(open(&medium), Err(Error::Damaged { .. })));
+    }
+}

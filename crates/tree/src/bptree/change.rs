@@ -1,0 +1,163 @@
+//! A change of several nodes, put together outside of transactions and made in one.
+//!
+//! ```text
+//!   copies of nodes, under versions ─► what they shall be ─► transaction: versions still the same? ─► new nodes and blobs ─► words
+//!                                                                │ no: stale                            that differ, touch
+//!                                                                └─► begin anew
+//! ```
+//!
+//! The transaction so reads a handful of versions instead of all the nodes, and logs of an old node only the words that differ.
+//!
+//! What must always hold: every node that the change was worked out from, and every node whose range of keys it changes, is in it with
+//! its version, and is touched. New nodes carry version 0 in the log: it is the working copy's alone.
+
+use towa_tx::{Abort, Addr, Tx};
+
+use super::layout::{SLACK, Shape, VERSION, WORD_1, Word, aligned, header};
+
+/// What becomes of a node.
+#[derive(Debug)]
+struct Old {
+    at: Addr,
+    version: u64,
+    /// Words as they are.
+    was: Vec<u64>,
+    /// Words as they shall be.
+    words: Vec<Word>,
+    /// It leaves the tree: into the free list of this level's nodes.
+    retired: Option<u64>,
+}
+
+#[derive(Debug)]
+struct New {
+    level: u64,
+    words: Vec<Word>,
+}
+
+/// What a transaction is to change.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    old: Vec<Old>,
+    new: Vec<New>,
+    blobs: Vec<Vec<u64>>,
+    free_blobs: Vec<Addr>,
+    // Of the run: where new nodes and blobs came to lie.
+    nodes: Vec<Addr>,
+    keys: Vec<Addr>,
+    resolved: Vec<u64>,
+}
+
+impl Change {
+    /// An existing node gets these words.
+    pub fn rewrite(&mut self, at: Addr, version: u64, was: Vec<u64>, words: Vec<Word>) {
+        self.old.push(Old { at, version, was, words, retired: None });
+    }
+
+    /// A node of that level leaves the tree.
+    pub fn retire(&mut self, at: Addr, version: u64, level: u64) {
+        self.old.push(Old { at, version, was: Vec::new(), words: Vec::new(), retired: Some(level) });
+    }
+
+    /// A new node: its number.
+    pub fn add(&mut self, level: u64, words: Vec<Word>) -> Word {
+        self.new.push(New { level, words });
+        Word::Node(self.new.len() - 1)
+    }
+
+    /// A new blob: its number.
+    pub fn add_blob(&mut self, words: &[u64]) -> Word {
+        self.blobs.push(words.to_vec());
+        Word::Blob(self.blobs.len() - 1)
+    }
+
+    /// A blob that nothing names any more.
+    pub fn free_blob(&mut self, at: Addr) {
+        self.free_blobs.push(at);
+    }
+
+    /// Makes the change.
+    pub fn apply<const L: usize, const I: usize>(&mut self, tx: &mut Tx<'_>, tree: Addr) -> Result<(), Abort> {
+        for old in &self.old {
+            if tx.read_version(old.at + VERSION)? != old.version {
+                return tx.stale();
+            }
+        }
+        self.keys.clear();
+        for blob in &self.blobs {
+            let at = tx.alloc(blob.len() * 8)?;
+            tx.init(at, blob)?;
+            self.keys.push(at);
+        }
+        let mut fresh = Vec::with_capacity(self.new.len());
+        self.nodes.clear();
+        for new in &self.new {
+            let (at, is_fresh) = take_node::<L, I>(tx, tree, new.level)?;
+            self.nodes.push(at);
+            fresh.push(is_fresh);
+        }
+        for i in 0..self.new.len() {
+            resolve(&mut self.resolved, &self.new[i].words, &self.nodes, &self.keys);
+            let at = self.nodes[i];
+            if fresh[i] {
+                tx.init(at, &self.resolved)?;
+            } else {
+                for (a, &word) in (at..).step_by(8).zip(&self.resolved).skip(1) {
+                    tx.write_guarded(a, word)?;
+                }
+            }
+            tx.touch(at + VERSION)?;
+        }
+        for old in &self.old {
+            tx.touch(old.at + VERSION)?;
+            if let Some(level) = old.retired {
+                give_node(tx, tree, old.at, level)?;
+                continue;
+            }
+            resolve(&mut self.resolved, &old.words, &self.nodes, &self.keys);
+            for (i, (&word, &was)) in self.resolved.iter().zip(&old.was).enumerate().skip(1) {
+                if word != was {
+                    tx.write_guarded(old.at + 8 * i as u64, word)?;
+                }
+            }
+        }
+        for &blob in &self.free_blobs {
+            tx.free(blob)?;
+        }
+        Ok(())
+    }
+}
+
+fn resolve(into: &mut Vec<u64>, words: &[Word], nodes: &[Addr], blobs: &[Addr]) {
+    into.clear();
+    into.extend(words.iter().map(|word| match *word {
+        Word::Is(value) => value,
+        Word::Node(number) => nodes[number],
+        Word::Blob(number) => blobs[number],
+    }));
+}
+
+fn free_list(tree: Addr, level: u64) -> Addr {
+    tree + if level == 0 { header::FREE_LEAVES } else { header::FREE_INNERS }
+}
+
+/// A node out of the tree's own free list, or a new one: whether it is new.
+fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level: u64) -> Result<(Addr, bool), Abort> {
+    let list = free_list(tree, level);
+    let first = tx.read(list)?;
+    if first != 0 {
+        let next = tx.read(first + WORD_1)?;
+        tx.write(list, next)?;
+        return Ok((first, false));
+    }
+    let block = tx.alloc(8 * Shape::<L, I>::words(level) + SLACK as usize)?;
+    // All of the block is logged; what lies beside the node should be no one's old bytes.
+    tx.init(block, &[0; SLACK as usize / 8])?;
+    Ok((aligned(block), true))
+}
+
+fn give_node(tx: &mut Tx<'_>, tree: Addr, node: Addr, level: u64) -> Result<(), Abort> {
+    let list = free_list(tree, level);
+    let first = tx.read(list)?;
+    tx.write(node + WORD_1, first)?;
+    tx.write(list, node)
+}

@@ -1,0 +1,207 @@
+//! Where things lie in a tree's blocks, and copies of nodes.
+//!
+//! ```text
+//!   header, line 0:  | magic | format version | kind of keys | leaf entries | inner keys |          never changes
+//!           line 1:  | version | root | its level |
+//!           line 2:  | free leaves |      line 3:  | free inner nodes |      heads of lists, linked through word 1 of the nodes
+//!
+//!   leaf:    | version | bitmap | 48 fingerprints | key, value | key, value | ...      line 0, then the entries, in no order
+//!   inner:   | version | keys, level << 32 | key ... (sorted) | child ... |            child i: keys below key i, child i + 1: the others
+//! ```
+//!
+//! What must always hold: a node begins a line, and stays a node of its kind for ever, in the tree or in a free list, so that its version
+//! word is always one.
+
+use towa_tx::{Addr, Thread};
+
+use crate::fingerprint;
+
+/// What a tree's header begins with.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TOWABPT\0");
+/// Version of the format of everything here.
+pub(super) const FORMAT: u64 = 1;
+/// Tag of a tree's root.
+pub(super) const ROOT_TAG: u64 = MAGIC;
+
+/// Bytes of the header, and offsets of its words.
+pub(super) mod header {
+    pub const LEN: u64 = 256;
+    pub const VERSION: u64 = 64;
+    pub const ROOT: u64 = 72;
+    pub const LEVEL: u64 = 80;
+    pub const FREE_LEAVES: u64 = 128;
+    pub const FREE_INNERS: u64 = 192;
+}
+
+/// Offset of every node's version word.
+pub(super) const VERSION: u64 = 0;
+/// Offset of a leaf's bitmap, of an inner node's count and level, of a free node's link.
+pub(super) const WORD_1: u64 = 8;
+/// Offset of a leaf's fingerprints.
+pub(super) const PRINTS: u64 = 16;
+/// Offset of a leaf's entries.
+pub(super) const ENTRIES: u64 = 64;
+/// Offset of an inner node's keys.
+pub(super) const KEYS: u64 = 16;
+
+/// Most levels of inner nodes. With the smallest nodes no heap is large enough for more.
+pub(super) const LEVELS_MAX: u64 = 48;
+
+/// Bytes at most between a block's first and the node in it: payloads are aligned to 16, nodes to 64.
+pub(super) const SLACK: u64 = 48;
+
+/// The first line that begins in a block's payload.
+pub(super) fn aligned(block: Addr) -> Addr {
+    block.next_multiple_of(64)
+}
+
+/// Sizes of a tree whose leaves have `LEAF` entries and whose inner nodes have `INNER` keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape<const LEAF: usize, const INNER: usize>;
+
+impl<const LEAF: usize, const INNER: usize> Shape<LEAF, INNER> {
+    /// Asserts at compile time that such nodes can be.
+    pub const POSSIBLE: () = assert!(LEAF >= 4 && LEAF <= fingerprint::SLOTS && INNER >= 4 && INNER <= 1 << 12);
+    /// All bits of a leaf's bitmap.
+    pub const FULL: u64 = (1 << LEAF) - 1;
+    /// Words of a leaf.
+    pub const LEAF_WORDS: usize = 8 + 2 * LEAF;
+    /// Words of an inner node.
+    pub const INNER_WORDS: usize = 2 + INNER + INNER + 1;
+    /// Offset of an inner node's children.
+    pub const CHILDREN: u64 = KEYS + 8 * INNER as u64;
+
+    /// Words of a node of that level; leaves have level 0.
+    #[inline]
+    pub fn words(level: u64) -> usize {
+        if level == 0 { Self::LEAF_WORDS } else { Self::INNER_WORDS }
+    }
+
+    /// Up to so many entries, or keys, a node looks for a neighbour to merge with.
+    pub const LEAF_FEW: usize = LEAF / 4;
+    pub const INNER_FEW: usize = INNER / 4;
+    /// Up to so many the merged node may have, so that the next insertions do not split it again.
+    pub const LEAF_ROOMY: usize = LEAF * 3 / 4;
+    pub const INNER_ROOMY: usize = INNER * 3 / 4;
+}
+
+/// Address of entry `slot` of a leaf: its key's word; the value's is the next.
+#[inline]
+pub(super) fn entry(leaf: Addr, slot: usize) -> Addr {
+    leaf + ENTRIES + 16 * slot as u64
+}
+
+/// Number of keys of an inner node with this word 1.
+#[inline]
+pub(super) fn keys_of(meta: u64) -> usize {
+    meta as u32 as usize
+}
+
+/// Level of an inner node with this word 1.
+pub(super) fn level_of(meta: u64) -> u64 {
+    meta >> 32
+}
+
+/// Word 1 of an inner node.
+pub(super) fn meta(keys: usize, level: u64) -> u64 {
+    keys as u64 | level << 32
+}
+
+/// The fingerprints of a leaf.
+#[inline]
+pub(super) fn prints(thread: &Thread, leaf: Addr) -> [u64; 6] {
+    std::array::from_fn(|i| thread.load(leaf + PRINTS + 8 * i as u64))
+}
+
+/// The words of a node, copied; what they are worth its version tells.
+pub(super) fn copy(thread: &Thread, node: Addr, words: usize) -> Vec<u64> {
+    (node..).step_by(8).take(words).map(|a| thread.load(a)).collect()
+}
+
+/// A word of a node that a transaction will write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// As it is.
+    Is(u64),
+    /// The address of the new node of this number.
+    Node(usize),
+    /// The address of the new blob of this number.
+    Blob(usize),
+}
+
+/// A leaf being put together.
+#[derive(Debug)]
+pub(super) struct LeafWords(pub Vec<Word>);
+
+impl LeafWords {
+    /// An empty one.
+    pub fn new(words: usize) -> LeafWords {
+        LeafWords(vec![Word::Is(0); words])
+    }
+
+    /// As `words` has it.
+    pub fn of(words: &[u64]) -> LeafWords {
+        LeafWords(words.iter().copied().map(Word::Is).collect())
+    }
+
+    fn is(&self, word: u64) -> u64 {
+        match self.0[word as usize / 8] {
+            Word::Is(value) => value,
+            new => unreachable!("{new:?} among bitmap and fingerprints"),
+        }
+    }
+
+    pub fn bitmap(&self) -> u64 {
+        self.is(WORD_1)
+    }
+
+    /// Keeps the entries of these slots only.
+    pub fn retain(&mut self, slots: u64) {
+        self.0[1] = Word::Is(self.bitmap() & slots);
+    }
+
+    /// Adds an entry in the first free slot. There is one.
+    pub fn add(&mut self, key: Word, value: u64, print: u8) {
+        let slot = (!self.bitmap()).trailing_zeros() as usize;
+        let at = PRINTS + 8 * (slot as u64 / 8);
+        self.0[at as usize / 8] = Word::Is(fingerprint::replaced(self.is(at), slot, print));
+        self.0[1] = Word::Is(self.bitmap() | 1 << slot);
+        let at = entry(0, slot) as usize / 8;
+        self.0[at] = key;
+        self.0[at + 1] = Word::Is(value);
+    }
+}
+
+/// An inner node taken apart: one child more than keys.
+#[derive(Clone, Debug)]
+pub(super) struct Inner {
+    pub level: u64,
+    pub keys: Vec<Word>,
+    pub children: Vec<Word>,
+}
+
+impl Inner {
+    /// Out of a node's words; `None` if that is no inner node.
+    pub fn of<const L: usize, const I: usize>(words: &[u64]) -> Option<Inner> {
+        let count = keys_of(words[1]);
+        if count > I {
+            return None;
+        }
+        let at = Shape::<L, I>::CHILDREN as usize / 8;
+        let words_at = |from: usize, len: usize| words[from..from + len].iter().copied().map(Word::Is).collect();
+        Some(Inner { level: level_of(words[1]), keys: words_at(2, count), children: words_at(at, count + 1) })
+    }
+
+    /// The words of the node. Where no key or child is, `old` shows what may stay.
+    pub fn words<const L: usize, const I: usize>(&self, old: Option<&[u64]>) -> Vec<Word> {
+        assert!(self.keys.len() <= I && self.children.len() == self.keys.len() + 1);
+        let mut words = match old {
+            Some(old) => old.iter().copied().map(Word::Is).collect(),
+            None => vec![Word::Is(0); Shape::<L, I>::INNER_WORDS],
+        };
+        words[1] = Word::Is(meta(self.keys.len(), self.level));
+        words[2..][..self.keys.len()].copy_from_slice(&self.keys);
+        words[Shape::<L, I>::CHILDREN as usize / 8..][..self.children.len()].copy_from_slice(&self.children);
+        words
+    }
+}

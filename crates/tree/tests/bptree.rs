@@ -1,0 +1,193 @@
+//! The B+-tree does what a map does, on every way of running transactions, and is the same after it is opened anew.
+
+mod common;
+
+use common::{Make, Model, end, options, play, pool, rng, same, seed, ways};
+use rand::Rng;
+use towa_tree::{BpTree, Error, OrderedMap, Session};
+use towa_tx::{Commit, Options, Pool, TmChoice};
+
+/// Nodes so small that few keys make a deep tree.
+type Small<K> = BpTree<K, 8, 4>;
+
+fn model_test<K: Make + ?Sized, const LEAF: usize, const INNER: usize>(options: &Options, keys: u64, rounds: usize, ops: usize) {
+    let seed = seed();
+    let mut rng = rng(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = Model::<K>::new();
+    for round in 0..rounds {
+        let pool = pool(dir.path(), options);
+        let tree = BpTree::<K, LEAF, INNER>::open_or_create(&pool, "map").unwrap();
+        let what = format!("{:?} {:?} seed {seed} round {round}", options.tm, options.commit);
+        same(&tree, &model, &format!("{what} opened"));
+        for part in 0..4 {
+            play(&tree, &mut model, &mut rng, keys, ops / 4);
+            tree.check().unwrap_or_else(|e| panic!("{what} part {part}: {e}"));
+        }
+        same(&tree, &model, &what);
+        drop(tree);
+        end(pool, rng.random());
+    }
+}
+
+#[test]
+fn numbers_as_a_model_has_them() {
+    for tm in ways() {
+        model_test::<u64, 8, 4>(&options(tm), 600, 6, 8000);
+        model_test::<u64, 48, 30>(&options(tm), 4000, 4, 20_000);
+    }
+}
+
+#[test]
+fn byte_strings_as_a_model_has_them() {
+    for tm in ways() {
+        model_test::<[u8], 8, 4>(&options(tm), 600, 6, 8000);
+        model_test::<[u8], 48, 30>(&options(tm), 3000, 3, 12_000);
+    }
+}
+
+#[test]
+fn buffered_pools_too() {
+    for tm in ways() {
+        let options = Options { commit: Commit::Buffered, ..options(tm) };
+        model_test::<u64, 8, 4>(&options, 600, 4, 8000);
+        model_test::<[u8], 8, 4>(&options, 600, 4, 4000);
+    }
+}
+
+#[test]
+fn an_emptied_tree_is_one_leaf_and_its_nodes_are_used_again() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = pool(dir.path(), &options(tm));
+        let tree = Small::<u64>::create(&pool, "map").unwrap();
+        let mut session = tree.session().unwrap();
+        let mut frontier = 0;
+        for round in 0..6u64 {
+            let key = |i: u64| match round % 3 {
+                0 => i,
+                1 => u64::MAX - i,
+                _ => u64::make(i),
+            };
+            for i in 0..5000 {
+                assert!(session.insert(&key(i), i).unwrap());
+            }
+            tree.check().unwrap();
+            assert!(tree.depth().unwrap() >= 4);
+            for i in 0..5000 {
+                assert_eq!(session.remove(&key(i)).unwrap(), Some(i));
+            }
+            tree.check().unwrap();
+            assert_eq!((tree.count().unwrap(), tree.depth().unwrap()), (0, 0), "{tm:?} round {round}");
+            if round == 2 {
+                frontier = pool.heap().allocator().used_bytes();
+            }
+        }
+        assert!(pool.heap().allocator().used_bytes() <= frontier + frontier / 8, "nodes are used again");
+    }
+}
+
+#[test]
+fn sorted_entries_are_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &options(TmChoice::Auto));
+    for (name, count) in [("none", 0u64), ("one", 1), ("some", 45), ("more", 46), ("many", 20_000)] {
+        let tree = BpTree::<u64>::create(&pool, name).unwrap();
+        assert_eq!(tree.bulk_load((0..count).map(|k| (k * 3, k))).unwrap(), count);
+        same(&tree, &(0..count).map(|k| (k * 3, k)).collect(), name);
+        if count > 0 {
+            assert!(matches!(tree.bulk_load([(1u64, 1)]), Err(Error::Mismatch { .. })), "it is not empty");
+        }
+    }
+    let tree = Small::<[u8]>::create(&pool, "bytes").unwrap();
+    let model: Model<[u8]> = (0..3000).map(|i| (<[u8]>::make(i), i)).collect();
+    tree.bulk_load(model.iter().map(|(k, v)| (k.as_slice(), *v))).unwrap();
+    same(&tree, &model, "byte strings");
+    let tree = Small::<u64>::create(&pool, "unsorted").unwrap();
+    assert!(matches!(tree.bulk_load((0..20u64).chain([5]).map(|k| (k, k))), Err(Error::Mismatch { .. })));
+    tree.check().unwrap();
+}
+
+#[test]
+fn what_is_not_this_tree_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &options(TmChoice::Auto));
+    let refused = |e: Error, words: &str| match e {
+        Error::Mismatch { what, .. } => assert!(what.contains(words), "{what:?} should say {words:?}"),
+        other => panic!("{other}"),
+    };
+    refused(BpTree::<u64>::open(&pool, "map").unwrap_err(), "no root");
+    BpTree::<u64>::create(&pool, "map").unwrap();
+    refused(BpTree::<u64>::create(&pool, "map").unwrap_err(), "already");
+    refused(BpTree::<[u8]>::open(&pool, "map").unwrap_err(), "u64 keys");
+    refused(Small::<u64>::open(&pool, "map").unwrap_err(), "48 entries");
+    let mut thread = pool.register().unwrap();
+    let other = thread.transaction(|tx| {
+        let block = tx.alloc(512)?;
+        tx.init(block, &[1; 64])?;
+        let ptr = std::ptr::NonNull::new(block as *mut u8).unwrap();
+        tx.set_root("other", Some(towa_tx::Root { ptr, type_tag: 1, size: 512 }))
+    });
+    other.unwrap();
+    refused(BpTree::<u64>::open(&pool, "other").unwrap_err(), "no B+-tree");
+    let long = vec![b'k'; towa_tree::KEY_MAX + 1];
+    let bytes = BpTree::<[u8]>::create(&pool, "bytes").unwrap();
+    let mut session = bytes.session().unwrap();
+    assert!(matches!(session.insert(&long, 1), Err(Error::KeyTooLong { len: 1025 })));
+    assert!(session.insert(&long[1..], 1).unwrap() && session.insert(b"", 2).unwrap());
+    assert_eq!((session.get(&long).unwrap(), session.get(b"").unwrap()), (None, Some(2)));
+}
+
+fn fill_up<K: Make + ?Sized, const LEAF: usize, const INNER: usize>(tm: TmChoice) {
+    use std::borrow::Borrow;
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { heap_len: 2 << 20, ..options(tm) };
+    let pool = pool(dir.path(), &options);
+    let tree = BpTree::<K, LEAF, INNER>::create(&pool, "map").unwrap();
+    let mut model = Model::<K>::new();
+    let mut session = tree.session().unwrap();
+    for round in 0..3u64 {
+        let mut refused = 0;
+        for i in 0..400_000u64 {
+            let key = K::make(round << 32 | i);
+            let k: &K = key.borrow();
+            match session.insert(k, i) {
+                Ok(added) => {
+                    assert_eq!(added, !model.contains_key(k));
+                    model.entry(key.clone()).or_insert(i);
+                }
+                Err(Error::OutOfSpace { pool, what }) => {
+                    assert!(!pool.is_empty() && what.contains("no room"), "{pool} {what}");
+                    assert_eq!(session.get(k).unwrap(), model.get(k).copied());
+                    refused += 1;
+                    if refused > 200 {
+                        break;
+                    }
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(refused > 200, "the heap is full");
+        same(&tree, &model, &format!("full, {tm:?} round {round}"));
+        // It goes on: some leave, others come.
+        let leaving: Vec<_> = model.keys().skip(round as usize).step_by(2).cloned().collect();
+        for key in leaving {
+            assert_eq!(session.remove(key.borrow()).unwrap(), model.remove::<K>(key.borrow()));
+        }
+        same(&tree, &model, &format!("half, {tm:?} round {round}"));
+    }
+    drop(session);
+    drop(tree);
+    pool.abandon();
+    let pool = Pool::open(dir.path(), &options).unwrap();
+    same(&BpTree::<K, LEAF, INNER>::open(&pool, "map").unwrap(), &model, "after a crash");
+}
+
+#[test]
+fn a_full_heap_loses_nothing() {
+    for tm in ways() {
+        fill_up::<u64, 8, 4>(tm);
+        fill_up::<u64, 48, 30>(tm);
+        fill_up::<[u8], 8, 4>(tm);
+    }
+}
