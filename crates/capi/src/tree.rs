@@ -78,9 +78,17 @@ impl Kind for Tree {
 
 impl From<towa_tree::Error> for Failure {
     fn from(e: towa_tree::Error) -> Self {
+        use towa_alloc::Error as A;
         use towa_tree::Error as E;
         let code = match e {
             E::Tx(e) => return e.into(),
+            E::Media(e) => return towa_epoch::Error::Heap(e.into()).into(),
+            E::Alloc(A::Exists { .. }) => error::EEXIST,
+            E::Alloc(A::Missing { .. }) => error::ENOENT,
+            E::Alloc(A::Options { .. }) => error::EINVAL,
+            E::Alloc(A::Foreign { .. } | A::Newer { .. }) => error::EDAMAGED,
+            E::Alloc(A::WrongKind { .. }) => error::ETYPE,
+            E::Alloc(A::Failed { .. }) => error::EPOISONED,
             E::KeyTooLong { .. } => error::EINVAL,
             E::OutOfSpace { .. } => error::ENOSPC,
             E::Damaged { .. } => error::EDAMAGED,

@@ -164,8 +164,8 @@ pub unsafe extern "C" fn towa_tree_insert(
 ) -> c_int {
     guard_bool("towa_tree_insert", || {
         // SAFETY: handed on.
-        let (session, key) = unsafe { given("towa_tree_insert", session, key, key_len) }?;
-        Ok(with!(session, key, |way, key| way.insert(key, value)))
+        let (session, raw) = unsafe { given("towa_tree_insert", session, key, key_len) }?;
+        Ok(with!(session, raw, |way, key| way.insert(key, value)))
     })
 }
 
@@ -183,8 +183,8 @@ pub unsafe extern "C" fn towa_tree_upsert(
 ) -> c_int {
     guard_bool("towa_tree_upsert", || {
         // SAFETY: handed on.
-        let (session, key) = unsafe { given("towa_tree_upsert", session, key, key_len) }?;
-        let before = with!(session, key, |way, key| way.upsert(key, value));
+        let (session, raw) = unsafe { given("towa_tree_upsert", session, key, key_len) }?;
+        let before = with!(session, raw, |way, key| way.upsert(key, value));
         // SAFETY: handed on.
         Ok(!unsafe { hand_out(before, old) })
     })
@@ -203,8 +203,8 @@ pub unsafe extern "C" fn towa_tree_get(
 ) -> c_int {
     guard_bool("towa_tree_get", || {
         // SAFETY: handed on.
-        let (session, key) = unsafe { given("towa_tree_get", session, key, key_len) }?;
-        let found = with!(session, key, |way, key| way.get(key));
+        let (session, raw) = unsafe { given("towa_tree_get", session, key, key_len) }?;
+        let found = with!(session, raw, |way, key| way.get(key));
         // SAFETY: handed on.
         Ok(unsafe { hand_out(found, value) })
     })
@@ -223,8 +223,8 @@ pub unsafe extern "C" fn towa_tree_remove(
 ) -> c_int {
     guard_bool("towa_tree_remove", || {
         // SAFETY: handed on.
-        let (session, key) = unsafe { given("towa_tree_remove", session, key, key_len) }?;
-        let before = with!(session, key, |way, key| way.remove(key));
+        let (session, raw) = unsafe { given("towa_tree_remove", session, key, key_len) }?;
+        let before = with!(session, raw, |way, key| way.remove(key));
         // SAFETY: handed on.
         Ok(unsafe { hand_out(before, old) })
     })
