@@ -1,5 +1,5 @@
-//! What the headers promise, checked by programs in C and C++ (`c/behaviour.c`, `c/tx_behaviour.c`, `cpp/behaviour.cpp`): every test in a fresh pool, linked
-//! both ways, and under the sanitizers.
+//! What the headers promise, checked by programs in C and C++ (`c/behaviour.c`, `c/tx_behaviour.c`, `cpp/behaviour.cpp`): every test in
+//! a fresh pool, linked both ways, and under the sanitizers.
 
 mod support;
 
