@@ -52,7 +52,7 @@ pub struct Description {
 /// Describes the pool on `medium`. Does not check more than the superblock and that the other files are there, as long as it says:
 /// the rest is [`verify`](crate::verify)'s work.
 pub fn describe(medium: &dyn Medium) -> Result<Description> {
-    let sb = superblock_beside_owner(medium)?;
+    let sb = superblock_beside_owner(medium, None)?;
     let door = Door::from_number(sb.door);
     // What a door that is not known here keeps in which files is not known either.
     let newest = if door == Some(Door::Epoch) { newest_commit(medium, &sb)? } else { None };
@@ -77,11 +77,11 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
     })
 }
 
-/// The superblock, which an owner may be writing meanwhile.
-pub(crate) fn superblock_beside_owner(medium: &dyn Medium) -> Result<Superblock> {
+/// The superblock, of the door that is `wanted`, which an owner may be writing meanwhile.
+pub(crate) fn superblock_beside_owner(medium: &dyn Medium, wanted: Option<Door>) -> Result<Superblock> {
     let mut tries = 1;
     loop {
-        match find_superblock(medium) {
+        match find_superblock(medium, wanted) {
             Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
             other => return other,
         }

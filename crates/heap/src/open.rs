@@ -36,8 +36,7 @@ impl Heap {
     /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
     pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
         // Before the lock, which not every file system grants without a trace.
-        let sb = superblock_beside_owner(&*medium)?;
-        superblock::check_door(&*medium, sb.door, options.door)?;
+        let sb = superblock_beside_owner(&*medium, Some(options.door))?;
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;

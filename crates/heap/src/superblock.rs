@@ -212,7 +212,7 @@ pub(crate) fn log_file_len(sb: &Superblock) -> u64 {
 }
 
 /// Refuses a pool of another door.
-pub(crate) fn check_door(medium: &dyn Medium, number: u32, wanted: Door) -> Result<()> {
+fn check_door(medium: &dyn Medium, number: u32, wanted: Door) -> Result<()> {
     if number == wanted as u32 {
         return Ok(());
     }
@@ -222,14 +222,12 @@ pub(crate) fn check_door(medium: &dyn Medium, number: u32, wanted: Door) -> Resu
 
 /// Opens and checks the superblock; [`Error::Missing`] where there is none.
 pub(crate) fn read_superblock(medium: &dyn Medium, door: Door) -> Result<Superblock> {
-    let sb = find_superblock(medium)?;
-    check_door(medium, sb.door, door)?;
-    Ok(sb)
+    find_superblock(medium, Some(door))
 }
 
-/// The newest superblock record, of whatever door (fields of a door that is not known here are not looked at); [`Error::Missing`]
+/// The newest superblock record, of the door that is `wanted` or of whatever door (fields of one that is not known here are not looked at); [`Error::Missing`]
 /// where there is none.
-pub(crate) fn find_superblock(medium: &dyn Medium) -> Result<Superblock> {
+pub(crate) fn find_superblock(medium: &dyn Medium, wanted: Option<Door>) -> Result<Superblock> {
     if !medium.exists(names::SUPERBLOCK)? {
         let hint = if create::leftovers(medium)?.is_empty() {
             "; create one first"
@@ -240,6 +238,8 @@ pub(crate) fn find_superblock(medium: &dyn Medium) -> Result<Superblock> {
     }
     let region = open_file(medium, names::SUPERBLOCK, Access::ReadOnly)?;
     let sb = read(medium, &*region)?;
+    // First: what the fields may be depends on the door.
+    wanted.map_or(Ok(()), |wanted| check_door(medium, sb.door, wanted))?;
     if Door::from_number(sb.door).is_some() {
         check_fields(medium, &sb)?;
     }

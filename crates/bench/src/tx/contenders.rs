@@ -16,7 +16,9 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use towa_media::RamMedium;
 use towa_tree::OrderedMap;
+use towa_tx::TmChoice;
 
+use super::durable::{Bp, Fp};
 use super::volatile::{Ordered, Ranges, Skip};
 
 /// The B+-tree on durable transactions.
@@ -117,5 +119,13 @@ impl Lost {
 
 /// All that run within this program, in the order in which a round begins with them.
 pub fn contenders() -> Vec<Box<dyn Contender>> {
-    vec![Box::new(Ordered), Box::new(Ranges), Box::new(Skip)]
+    vec![
+        Box::new(Bp(TmChoice::Rtm)),
+        Box::new(Bp(TmChoice::Stm)),
+        Box::new(Bp(TmChoice::Lock)),
+        Box::new(Fp),
+        Box::new(Ordered),
+        Box::new(Ranges),
+        Box::new(Skip),
+    ]
 }

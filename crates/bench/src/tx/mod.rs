@@ -21,6 +21,7 @@ use crate::machine::{CpuTimes, Machine, date_utc};
 use crate::progress::Progress;
 
 pub mod contenders;
+mod durable;
 pub mod load;
 pub mod page;
 pub mod pmdk;

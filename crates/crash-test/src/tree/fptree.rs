@@ -130,16 +130,16 @@ impl<K: Drawn + ?Sized> World<K> {
             let result = match rng.random_range(0..10) {
                 0..2 => {
                     let expected = state.insert(owned, value);
-                    session.upsert(key, value).map(|old| old == expected)
+                    apart(|| session.upsert(key, value)).map(|old| old == expected)
                 }
                 2..6 if growing => {
                     let expected = !state.contains_key(key);
                     state.entry(owned).or_insert(value);
-                    session.insert(key, value).map(|added| added == expected)
+                    apart(|| session.insert(key, value)).map(|added| added == expected)
                 }
                 _ => {
                     let expected = state.remove(key);
-                    session.remove(key).map(|old| old == expected)
+                    apart(|| session.remove(key)).map(|old| old == expected)
                 }
             };
             match result {
@@ -163,6 +163,11 @@ impl<K: Drawn + ?Sized> World<K> {
         }
         Ok(world)
     }
+}
+
+/// Runs an operation in a thread of its own, so that no fence of another covers what it wrote back.
+fn apart<R: Send>(operation: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| scope.spawn(operation).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Everything in the tree on `medium`, which is recovered and checked; `None` where there is none.
@@ -216,7 +221,7 @@ pub fn check_image<K: Drawn + ?Sized>(medium: &SimMedium, notes: &[u64], states:
 /// Generations of one world.
 const GENERATIONS: usize = 3;
 /// Images of one generation.
-const IMAGES: usize = 1500;
+const IMAGES: usize = 800;
 /// One image in so many has its recovery crashed.
 const CRASH_RECOVERY_ONE_IN: u32 = 60;
 /// Images of one crashed recovery.
@@ -308,22 +313,10 @@ fn crash_recovery<K: Drawn + ?Sized>(trace: &Trace, seed: u64, state: &State<K>)
 /// survive a crash of the machine.
 pub fn kill<K: Drawn + ?Sized>(trace: &Trace, events: usize, seed: u64, states: &[State<K>]) -> Result<usize, String> {
     let place = |e: String| format!("process killed after {events} events: {e}");
-    let (trace, events, states) = match killed::<K>(trace, events, seed, states).map_err(place)? {
-        Some(killed) => killed,
-        None => return Ok(1),
-    };
-    let coverage = Explorer::new(trace, seed)
+    let Some(killed) = killed::<K>(trace, events, seed, states).map_err(place)? else { return Ok(1) };
+    let coverage = Explorer::new(killed.trace.clone(), seed)
         .starting_at(events)
-        .check(IMAGES_PER_RECOVERY, |image| {
-            let notes: Vec<u64> = image.notes().iter().filter(|note| **note >= KILLED).map(|note| note - KILLED).collect();
-            // Until the next process has opened the pool, it has promised nothing: what it found is what was in flight.
-            let states: &[State<K>] = &states;
-            if notes.is_empty() {
-                recovered::<K>(&image.to_medium()).map(|_| ())
-            } else {
-                check_image::<K>(&image.to_medium(), &notes, states).map(|_| ())
-            }
-        })
+        .check(IMAGES_PER_RECOVERY, |image| killed.check(&image.to_medium(), image.notes()))
         .map_err(|e| place(e.to_string()))?;
     Ok(coverage.images)
 }
@@ -331,10 +324,30 @@ pub fn kill<K: Drawn + ?Sized>(trace: &Trace, events: usize, seed: u64, states: 
 /// Notes of the process after a killed one are greater than any before.
 const KILLED: u64 = 1 << 32;
 
-/// A trace that goes on after a kill, the event at which, and the states since.
-pub type Killed<K> = (Trace, usize, Vec<State<K>>);
+/// A trace that goes on after a kill.
+pub struct Killed<K: Key + ?Sized> {
+    /// Of both processes.
+    pub trace: Trace,
+    /// Events of the second one's recovery.
+    pub recovery: std::ops::Range<usize>,
+    /// What the second one found, and after each of its operations.
+    pub states: Vec<State<K>>,
+}
 
-/// The trace of a process that is killed after `events` events, and of the next one, which opens the tree and works on it.
+impl<K: Drawn + ?Sized> Killed<K> {
+    /// Checks an image of a crash under the second process.
+    pub fn check(&self, medium: &SimMedium, notes: &[u64]) -> Result<(), String> {
+        let notes: Vec<u64> = notes.iter().filter(|note| **note >= KILLED).map(|note| note - KILLED).collect();
+        match notes.is_empty() {
+            // Until it has opened the tree, it has promised nothing: what it found is what was in flight.
+            true => recovered::<K>(medium).map(|_| ()),
+            false => check_image::<K>(medium, &notes, &self.states).map(|_| ()),
+        }
+    }
+}
+
+/// The trace of a process that is killed after `events` events, and of the next one, which opens the tree and works on it; `None` where there
+/// is no tree yet.
 pub fn killed<K: Drawn + ?Sized>(
     trace: &Trace,
     events: usize,
@@ -342,23 +355,25 @@ pub fn killed<K: Drawn + ?Sized>(
     states: &[State<K>],
 ) -> Result<Option<Killed<K>>, String> {
     let medium = trace.killed_after(events);
-    let notes = medium.trace().notes();
-    let Some(n) = check_image::<K>(&medium, &notes, states)? else { return Ok(None) };
-    medium.note(KILLED);
+    let Some(n) = check_image::<K>(&medium, &medium.trace().notes(), states)? else { return Ok(None) };
+    // Afresh: that check has made all of it durable.
+    let medium = trace.killed_after(events);
     let tree = FpTree::<K>::open(Arc::new(medium.clone())).map_err(|e| e.to_string())?;
+    let recovery = events..medium.events();
+    medium.note(KILLED);
     let mut session = tree.session();
     let mut rng = SmallRng::seed_from_u64(seed ^ events as u64);
-    let mut later = vec![states[n].clone()];
-    for i in 1..6 {
-        let mut state = later[later.len() - 1].clone();
+    let mut states = vec![states[n].clone()];
+    for i in 1..12 {
+        let mut state = states[states.len() - 1].clone();
         let (key, value) = (K::of(rng.random_range(0..40)), rng.random());
-        match session.upsert(key.borrow(), value) {
+        match apart(|| session.upsert(key.borrow(), value)) {
             Ok(_) => drop(state.insert(key, value)),
             Err(Error::OutOfSpace { .. }) => {}
             Err(e) => return Err(e.to_string()),
         }
-        later.push(state);
+        states.push(state);
         medium.note(KILLED + i);
     }
-    Ok(Some((medium.trace(), events, later)))
+    Ok(Some(Killed { trace: medium.trace(), recovery, states }))
 }

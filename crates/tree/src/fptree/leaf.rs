@@ -150,9 +150,16 @@ impl<'a> Leaf<'a> {
     /// Makes `bitmap` the leaf's, durably: the one store that entries come and go by.
     #[inline]
     pub fn commit(&self, arena: &Arena, bitmap: u64) -> Result<()> {
+        self.set_bitmap(arena, bitmap)?;
+        Ok(arena.fence()?)
+    }
+
+    /// Stores `bitmap` and writes it back.
+    #[inline]
+    pub fn set_bitmap(&self, arena: &Arena, bitmap: u64) -> Result<()> {
         arena.store_word(self.off + 8 * BITMAP as u64, bitmap)?;
         arena.write_back(self.off, towa_media::LINE as u64);
-        Ok(arena.fence()?)
+        Ok(())
     }
 
     /// Replaces a value, durably: one word, so the old one or the new one is there.

@@ -227,13 +227,15 @@ impl<'t, K: Key + ?Sized> FpSession<'t, K> {
             return Ok(None);
         };
         let (word, rest) = (leaf.key_word(slot), leaf.bitmap() & !(1 << slot));
-        leaf.commit(arena, rest)?;
-        self.drop_key(word);
+        leaf.set_bitmap(arena, rest)?;
         if rest == 0 && leaf.off != self.tree.head {
+            // Its fence is enough: the key is gone when its bit is, or when its leaf is.
             self.unlink(leaf, version, key)?;
         } else {
+            arena.fence()?;
             leaf.unlock(version);
         }
+        self.drop_key(word);
         Ok(Some(value))
     }
 

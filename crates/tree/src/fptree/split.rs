@@ -11,8 +11,8 @@
 //!      (fenced by the insert's first fence; until then L is locked and nobody else knows N)
 //!   6  N into the index, L unlocked
 //!
-//!   unlink of E, locked and empty, P before it in the list, locked
-//!   1  P.next := E.next; write back | FENCE                              E is linked and empty, or cannot be reached: free
+//!   unlink of E, locked, its last key's bit cleared and written back, P before it in the list, locked
+//!   1  P.next := E.next; write back | FENCE                              E is linked, with its key or empty, or cannot be reached: free
 //!   2  E out of the index, to the spare leaves, both unlocked
 //! ```
 //!

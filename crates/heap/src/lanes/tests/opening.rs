@@ -148,7 +148,7 @@ fn a_torn_cut_is_none() {
         for byte in (0..640).step_by(3) {
             tamper(&medium, names::LOG, newest as u64 * 4096 + byte, 1, |b| b[0] ^= 1);
             let log = medium.open(names::LOG, Access::ReadOnly).unwrap();
-            let sb = crate::superblock::find_superblock(&medium).unwrap();
+            let sb = crate::superblock::find_superblock(&medium, None).unwrap();
             assert_eq!(Cut::read(&*log, &sb).unwrap().unwrap().seq, slots[1 - newest].seq);
             tamper(&medium, names::LOG, newest as u64 * 4096 + byte, 1, |b| b[0] ^= 1);
         }
