@@ -224,10 +224,12 @@ typedef struct towa_tree_options {
 #endif
 
 /* The B+-tree named `name` in a pool of transactions, created if there is none. Many trees share a pool with other data.
- * TOWA_ETYPE if the name is taken by something else, or by a tree of other keys. NULL on failure. */
+ * TOWA_ETYPE if the name is taken by something else, or by a tree of other keys. This, towa_tree_count and towa_tree_check take
+ * one of the pool's logs for the time of the call: TOWA_EBUSY if there is none. NULL on failure. */
 towa_tree *towa_tree_open(towa_dtx_pool *pool, const char *name, unsigned keys);
-/* The FPTree in directory `path`, created if there is none: leaves in durable memory itself, no log, no checkpoints. For media
- * that are memory (TOWA_MEDIUM_DAX, TOWA_MEDIUM_RAM). `options` may be NULL. NULL on failure. */
+/* The FPTree in directory `path`, created if there is none: leaves in durable memory itself, no log, no checkpoints. Made for media
+ * that are memory (TOWA_MEDIUM_DAX, TOWA_MEDIUM_RAM); on a file each step of a change is an fdatasync, and a tree in a pool takes
+ * fewer. `options` may be NULL. NULL on failure. */
 towa_tree *towa_tree_open_fp(const char *path, const towa_tree_options *options, unsigned keys);
 /* Gives the handle back; the tree stays. TOWA_EBUSY, and nothing happens, while sessions are open. */
 int towa_tree_close(towa_tree *tree);

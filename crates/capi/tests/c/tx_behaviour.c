@@ -346,10 +346,13 @@ static void test_buffered(void)
 
 static void test_volatile(void)
 {
+    struct towa_dtx_stats stats = {.size = sizeof stats};
     small.flags = TOWA_DTX_VOLATILE;
     path = NULL;
     begin();
     count_together(0);
+    OK(towa_dtx_pool_stats(pool, &stats));
+    EXPECT(stats.tm != TOWA_DTX_TM_RTM || stats.commits_hardware > ADDITIONS);
     end();
 }
 
