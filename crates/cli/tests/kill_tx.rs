@@ -152,7 +152,7 @@ fn run(kind: &str, salt: u64, mut round: impl FnMut(&mut Pool, &mut SmallRng)) {
     let (mut pool, mut rng) = (Pool::new(seed), SmallRng::seed_from_u64(seed ^ salt));
     for number in 0..rounds + 30 {
         // A slow machine may need some rounds until one of them gets far enough.
-        if number >= rounds && pool.replayed > 0 {
+        if number >= rounds && pool.returned > 0 {
             break;
         }
         let before = pool.acked.total();

@@ -3,10 +3,16 @@
 use towa_crash_test::tx::{Settings, sweep};
 use towa_media::sim::Model;
 
+/// A number from the environment.
+fn given(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// TOWA_SEED and TOWA_IMAGES ask for others.
 #[test]
 fn every_crash_image_holds_what_returned_whole_and_with_its_causes() {
     for model in [Model::Line, Model::File] {
-        let settings = Settings { seed: 1, images: 3000, model: Some(model) };
+        let settings = Settings { seed: given("TOWA_SEED", 1), images: given("TOWA_IMAGES", 3000) as usize, model: Some(model) };
         let report = sweep(&settings, &mut |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
         assert!(report.images_in_recovery > 0 && report.exhaustive_points > 0 && report.images_concurrent > 0, "{report:?}");
         println!("{model:?}: {report:?}");

@@ -13,8 +13,10 @@ mod fingerprint;
 pub mod fptree;
 mod keys;
 mod map;
+mod paper;
 
 pub use bptree::BpTree;
 pub use fptree::FpTree;
 pub use keys::{Blobs, Key};
 pub use map::{Direction, Error, KEY_MAX, OrderedMap, Result, Session};
+pub use paper::PaperTree;

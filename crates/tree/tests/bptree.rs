@@ -56,6 +56,23 @@ fn buffered_pools_too() {
 }
 
 #[test]
+fn the_papers_tree_is_a_map_too() {
+    let seed = seed();
+    for tm in ways() {
+        let (mut rng, dir, mut model) = (rng(seed), tempfile::tempdir().unwrap(), Model::<u64>::new());
+        for round in 0..3 {
+            let pool = pool(dir.path(), &options(tm));
+            let tree = towa_tree::PaperTree::open_or_create(&pool, "paper").unwrap();
+            same(&tree, &model, &format!("{tm:?} seed {seed} round {round}"));
+            play(&tree, &mut model, &mut rng, 100_000, 60_000);
+            same(&tree, &model, &format!("{tm:?} seed {seed} round {round}"));
+            drop(tree);
+            end(pool, rng.random());
+        }
+    }
+}
+
+#[test]
 fn an_emptied_tree_is_one_leaf_and_its_nodes_are_used_again() {
     for tm in ways() {
         let dir = tempfile::tempdir().unwrap();

@@ -55,11 +55,13 @@ impl Core {
             return Err(Error::OutOfSpace { wanted: size, heap_len: self.engine.heap.len() });
         }
         self.begin_journal();
-        // What another thread freed or carved for it must be durable before it is.
-        self.unguarded = true;
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
         let block = self.engine.heap.allocator().alloc(&mut self.cache, &notes, size.max(1));
         let block = block.map_err(|e| Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len })?;
+        if self.engine.structures_pending() {
+            // The block may come of chunks whose headers another thread is just logging: those must be durable before it is.
+            self.unguarded = true;
+        }
         let at = block.as_ptr().addr() as u64;
         self.fresh.push((at, (size as u64).next_multiple_of(WORD)));
         Ok(at)
@@ -71,7 +73,6 @@ impl Core {
         if self.frees.contains(&at) {
             return Err(Error::Usage(format!("the block at {at:#x} is freed twice in one transaction")));
         }
-        self.unguarded = true;
         self.frees.push(at);
         Ok(())
     }
@@ -163,10 +164,15 @@ impl Core {
         }
         self.take_lock();
         let timestamp = self.timestamp();
+        self.engine.structure_begins();
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
         self.engine.heap.allocator().rollback(&mut self.cache, &notes);
         self.give_lock_back();
-        if self.ranges.is_empty() { Ok(()) } else { self.log_structure(timestamp) }
+        let logged = if self.ranges.is_empty() { Ok(()) } else { self.log_structure(timestamp) };
+        if logged.is_ok() {
+            self.engine.structure_is_durable();
+        }
+        logged
     }
 
     /// Logs the headers of what an undone run had carved: free space in other pieces.

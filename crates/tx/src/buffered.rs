@@ -75,13 +75,15 @@ impl Group {
         let upto = engine.control.frontier(usize::MAX);
         let mut entries: Vec<Entry> = engine.buffers.iter().flat_map(|b| b.take(upto)).collect();
         entries.sort_by_key(|e| e.timestamp);
+        // However far apart its words lie, a record of so many fits into half a lane, as one transaction's does.
+        let most = GROUP_WORDS.min(engine.heap.lanes().record_len_max() as usize / 16 - 8);
         let mut rest = &entries[..];
         while !rest.is_empty() {
             let mut words = 0;
             let count = rest.iter().take_while(|e| {
                 let first = words == 0;
                 words += e.words.len();
-                first || words <= GROUP_WORDS
+                first || words <= most
             });
             let (now, later) = rest.split_at(count.count().max(1));
             self.write(engine, now, make_room)?;

@@ -135,7 +135,8 @@ impl Engine {
         let mut group = std::mem::take(&mut rounds.group);
         let lane = &self.control.lanes[self.lanes - 1];
         let flushed = group.flush(self, &mut |len| {
-            while lane.head.load(Relaxed) + 2 * len - lane.tail.load(Relaxed) > self.lane_len {
+            // What is in the lane is older than all that is announced, so a round frees it.
+            while self.heap.lanes().end_of(lane.head.load(Relaxed), len) - lane.tail.load(Relaxed) > self.lane_len {
                 rounds.round(&self.control)?;
             }
             Ok(())

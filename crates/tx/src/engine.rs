@@ -41,6 +41,8 @@ pub(crate) struct Engine {
     /// The checkpointer's own state, if it works in this process.
     pub rounds: Mutex<Option<Rounds>>,
     frontier: AtomicU64,
+    /// Threads whose undone transaction's carving is shown to others and not durable yet.
+    structures: AtomicU64,
     failed: AtomicBool,
     why: Mutex<Option<String>>,
 }
@@ -71,13 +73,14 @@ impl Engine {
             checkpointer: options.checkpointer,
             lanes,
             lane_len,
-            early: lane_len / 8,
+            early: lane_len / 4,
             ticks: Ticks::new(clock),
             counts: (0..lanes).map(|_| Arc::default()).collect(),
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),
             volatile,
             rounds: Mutex::new(rounds),
             frontier: AtomicU64::new(heap.allocator().frontier()),
+            structures: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             why: Mutex::new(None),
             control,
@@ -131,6 +134,21 @@ impl Engine {
 
     pub fn frontier_logged(&self, frontier: u64) {
         self.frontier.fetch_max(frontier, AcqRel);
+    }
+
+    /// Before what an undone transaction carved is shown to others.
+    pub fn structure_begins(&self) {
+        self.structures.fetch_add(1, SeqCst);
+    }
+
+    /// Its headers are durable.
+    pub fn structure_is_durable(&self) {
+        self.structures.fetch_sub(1, SeqCst);
+    }
+
+    /// Whether a block may come of what is not durable yet. Whoever asks after he got the block is told.
+    pub fn structures_pending(&self) -> bool {
+        self.structures.load(SeqCst) > 0
     }
 
     /// Lets nothing more be committed.

@@ -218,6 +218,34 @@ fn a_full_log_waits_for_the_checkpointer_and_a_record_that_never_fits_is_refused
     }
 }
 
+/// What several transactions wrote between two writes of the log may be more than the group's lane takes in one record.
+#[test]
+fn buffered_commits_outgrow_the_lane_that_logs_them() {
+    for tm in ways() {
+        for checkpointer in [Checkpointer::Thread, Checkpointer::Manual] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { lane_len: 64 << 10, checkpointer, commit: Commit::Buffered, ..options(tm) };
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let blocks: Vec<Addr> = (0..12).map(|n| array(&mut thread, &format!("cells {n}"), 2000)).collect();
+            for n in 1..4 {
+                for block in &blocks {
+                    thread.transaction_software(|tx| (0..1000).try_for_each(|i| tx.write(block + i * 16, n))).unwrap();
+                }
+            }
+            pool.sync().unwrap();
+            drop(thread);
+            pool.abandon();
+            let pool = reopen(dir.path(), &options);
+            let thread = pool.register().unwrap();
+            for n in 0..12 {
+                let block = root(&pool, &format!("cells {n}"));
+                assert!((0..1000).all(|i| thread.load(block + i * 16) == 3), "{tm:?}, {checkpointer:?}, block {n}");
+            }
+        }
+    }
+}
+
 #[test]
 fn misuse_is_an_error_and_the_pool_stays_good() {
     for tm in ways() {

@@ -95,10 +95,9 @@ impl Change {
             self.nodes.push(at);
             fresh.push(is_fresh);
         }
-        for i in 0..self.new.len() {
-            resolve(&mut self.resolved, &self.new[i].words, &self.nodes, &self.keys);
-            let at = self.nodes[i];
-            if fresh[i] {
+        for ((new, &at), fresh) in self.new.iter().zip(&self.nodes).zip(fresh) {
+            resolve(&mut self.resolved, &new.words, &self.nodes, &self.keys);
+            if fresh {
                 tx.init(at, &self.resolved)?;
             } else {
                 for (a, &word) in (at..).step_by(8).zip(&self.resolved).skip(1) {
@@ -143,10 +142,13 @@ fn free_list(tree: Addr, level: u64) -> Addr {
 /// A node out of the tree's own free list, or a new one: whether it is new.
 fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level: u64) -> Result<(Addr, bool), Abort> {
     let list = free_list(tree, level);
-    let first = tx.read(list)?;
+    // The header's version guards both lists and what is in them: so a split waits for nobody's record but those it builds on.
+    tx.read_version(tree + header::VERSION)?;
+    let first = tx.read_guarded(list)?;
     if first != 0 {
-        let next = tx.read(first + WORD_1)?;
-        tx.write(list, next)?;
+        let next = tx.read_guarded(first + WORD_1)?;
+        tx.touch(tree + header::VERSION)?;
+        tx.write_guarded(list, next)?;
         return Ok((first, false));
     }
     let block = tx.alloc(8 * Shape::<L, I>::words(level) + SLACK as usize)?;
@@ -157,7 +159,9 @@ fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level:
 
 fn give_node(tx: &mut Tx<'_>, tree: Addr, node: Addr, level: u64) -> Result<(), Abort> {
     let list = free_list(tree, level);
-    let first = tx.read(list)?;
-    tx.write(node + WORD_1, first)?;
-    tx.write(list, node)
+    tx.read_version(tree + header::VERSION)?;
+    let first = tx.read_guarded(list)?;
+    tx.touch(tree + header::VERSION)?;
+    tx.write_guarded(node + WORD_1, first)?;
+    tx.write_guarded(list, node)
 }

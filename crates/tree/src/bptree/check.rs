@@ -35,7 +35,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         let mut seen = Seen { tree: self, thread: self.thread()?, blocks: HashSet::new() };
         seen.block(self.header, header::LEN, "the header")?;
         let [version, root, level] = [header::VERSION, header::ROOT, header::LEVEL].map(|at| seen.thread.load(self.header + at));
-        if version % 2 != 0 {
+        if !version.is_multiple_of(2) {
             return Err(self.damaged("the header's version is locked"));
         }
         if level > LEVELS_MAX {
@@ -72,7 +72,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
             return Err(self.tree.damaged(format!("{what} at {node:#x} cannot be one")));
         }
         self.block(node, 8 * Shape::<LEAF, INNER>::words(level) as u64, what)?;
-        if self.thread.load(node + VERSION) % 2 != 0 {
+        if !self.thread.load(node + VERSION).is_multiple_of(2) {
             return Err(self.tree.damaged(format!("{what} at {node:#x} is locked")));
         }
         Ok(())
@@ -102,7 +102,9 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
         self.begin_node(node, level, "an inner node")?;
         let words = copy(&self.thread, node, Shape::<LEAF, INNER>::INNER_WORDS);
         let Some(inner) = Inner::of::<LEAF, INNER>(&words).filter(|inner| inner.level == level) else {
-            return Err(self.tree.damaged(format!("the inner node at {node:#x} of level {level} has count and level {:#x}", words[1])));
+            return Err(self
+                .tree
+                .damaged(format!("the inner node at {node:#x} of level {level} has count and level {:#x}", words[1])));
         };
         let stored = |word: &Word| if let Word::Is(value) = word { *value } else { unreachable!("copied") };
         let mut keys: Vec<K::Owned> = Vec::with_capacity(INNER);

@@ -82,8 +82,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
                 return Err(Error::Mismatch { pool: self.tree.pool.location(), what });
             }
             let mut change = Change::default();
-            let mut words =
-                if last.is_some() { LeafWords::new(Shape::<LEAF, INNER>::LEAF_WORDS) } else { LeafWords::of(&was) };
+            let mut words = if last.is_some() { LeafWords::new(Shape::<LEAF, INNER>::LEAF_WORDS) } else { LeafWords::of(&was) };
             for (key, value) in part {
                 let stored = Self::word_in(&mut change, key.borrow());
                 words.add(stored, *value, key.borrow().fingerprint());

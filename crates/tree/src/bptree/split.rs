@@ -87,7 +87,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         low.retain(entries[..half].iter().fold(0, |bits, e| bits | 1 << e.slot));
         let mut high = LeafWords::new(Shape::<LEAF, INNER>::LEAF_WORDS);
         entries[half..].iter().for_each(|e| high.add(Word::Is(e.stored), e.value, e.print));
-        if goes_up { high.add(stored, value, print) } else { low.add(stored, value, print) }
+        if goes_up {
+            high.add(stored, value, print)
+        } else {
+            low.add(stored, value, print)
+        }
         change.rewrite(leaf.at, leaf.version, was, low.0);
         let new = change.add(0, high.0);
         if !self.hang_in(&mut change, &path, leaf.at, separator, new)? {
@@ -98,14 +102,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
 
     /// Puts `separator` and the node right of it into the parents, from the leaf up, splitting those that are full. `old`: the leaf that
     /// was split. False: look again.
-    pub(super) fn hang_in(
-        &self,
-        change: &mut Change,
-        path: &Path,
-        old: Addr,
-        mut separator: Word,
-        mut new: Word,
-    ) -> Result<bool> {
+    pub(super) fn hang_in(&self, change: &mut Change, path: &Path, old: Addr, mut separator: Word, mut new: Word) -> Result<bool> {
         let (mut level, mut left) = (0, old);
         for step in path.steps.iter().rev() {
             level += 1;
@@ -145,6 +142,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
     /// The tree's root word becomes that node.
     pub(super) fn set_root(&self, change: &mut Change, path: &Path, root: Word, level: u64) {
         let words = vec![Word::Is(path.header_version), root, Word::Is(level)];
-        change.rewrite(self.tree.header + header::VERSION, path.header_version, vec![path.header_version, path.root, path.level], words);
+        change.rewrite(
+            self.tree.header + header::VERSION,
+            path.header_version,
+            vec![path.header_version, path.root, path.level],
+            words,
+        );
     }
 }

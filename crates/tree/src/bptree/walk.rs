@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     #[inline]
     pub(super) fn can_be_node(&self, node: Addr, level: u64) -> bool {
         let len = 8 * Shape::<LEAF, INNER>::words(level) as u64;
-        node.is_multiple_of(64) && node.wrapping_sub(self.heap.0) < self.heap.1.saturating_sub(len)
+        node.is_multiple_of(64) && node.wrapping_sub(self.heap.0) <= self.heap.1.saturating_sub(len)
     }
 
     #[inline]
@@ -197,6 +197,8 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 let changed = !thread.validate(parent, parent_version);
                 return if changed { Walk::Again } else { Walk::Damaged("a node's address is that of none") };
             }
+            // All of it at once: a search would else wait for one line, and then for the next that this one names.
+            (64..8 * Shape::<LEAF, INNER>::words(below) as u64).step_by(64).for_each(|at| thread.prefetch(child + at));
             let version = thread.load_version(child + VERSION);
             if !thread.validate(parent, parent_version) {
                 return Walk::Again;

@@ -1,0 +1,71 @@
+//! How fast the B+-tree is: inserts into an empty tree and into a full one, then lookups, by threads.
+//!
+//! `cargo run --release -p towa-tree --example bptree_speed -- [millions of keys] [threads] [insert|lookup repeats]`
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use towa_tree::{BpTree, Session};
+use towa_tx::{Options, Pool};
+
+fn key(n: u64) -> u64 {
+    // SplitMix64: scattered, no two the same.
+    let mut z = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Nanoseconds that this thread has run, where the kernel tells.
+fn ran() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// Millions a second, and nanoseconds of processor time for each: what counts where others use the cores, too.
+fn each(threads: u64, count: u64, work: impl Fn(u64, u64) + Sync) -> String {
+    let (began, all) = (Instant::now(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for me in 0..threads {
+            let (work, all) = (&work, &all);
+            scope.spawn(move || {
+                work(count * me / threads, count * (me + 1) / threads);
+                all.fetch_add(ran(), Relaxed);
+            });
+        }
+    });
+    let rate = count as f64 / began.elapsed().as_secs_f64() / 1e6;
+    format!("{rate:.2} M/s, {} ns of a core each", all.into_inner() / count)
+}
+
+fn main() {
+    let argument = |n: usize| std::env::args().nth(n).and_then(|a| a.parse::<f64>().ok());
+    let (count, threads) = ((argument(1).unwrap_or(2.5) * 1e6) as u64, argument(2).unwrap_or(1.0) as u64);
+    let lookups = argument(3).unwrap_or(1.0) as u64;
+    let options = Options { heap_len: 1 << 30, lanes: 8, ..Options::default() };
+    let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &options).unwrap();
+    let tree = BpTree::<u64>::create(&pool, "map").unwrap();
+    let insert = |from: u64, to: u64| {
+        let mut session = tree.session().unwrap();
+        (from..to).for_each(|n| assert!(session.insert(&key(n), n).unwrap()));
+    };
+    println!("{:?}, {threads} threads, {count} keys", pool.tm());
+    println!("insert into empty:  {}", each(threads, count, insert));
+    let before = pool.stats();
+    println!("insert into full:   {}", each(threads, count, |from, to| insert(count + from, count + to)));
+    let stats = pool.stats();
+    println!("lookup:             {}", {
+        each(threads, 2 * count * lookups, |from, to| {
+            let mut session = tree.session().unwrap();
+            (from..to).for_each(|n| assert_eq!(session.get(&key(n % (2 * count))).unwrap(), Some(n % (2 * count))));
+        })
+    });
+    println!(
+        "depth {}, software commits {}, words an insert {:.1}, bytes {:.1}",
+        tree.depth().unwrap(),
+        stats.commits_software - before.commits_software,
+        (stats.log_words - before.log_words) as f64 / count as f64,
+        (stats.log_bytes - before.log_bytes) as f64 / count as f64
+    );
+    println!("{:?}", stats);
+}
