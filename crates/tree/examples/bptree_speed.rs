@@ -1,11 +1,13 @@
 //! How fast the B+-tree is: inserts into an empty tree and into a full one, then lookups, by threads.
 //!
-//! `cargo run --release -p towa-tree --example bptree_speed -- [millions of keys] [threads] [insert|lookup repeats]`
+//! `cargo run --release -p towa-tree --example bptree_speed -- [millions of keys] [threads] [rounds of lookups] [paper]`
+//!
+//! With `paper`: the tree of the NV-HTM paper instead.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use towa_tree::{BpTree, Session};
+use towa_tree::{BpTree, OrderedMap, PaperTree};
 use towa_tx::{Options, Pool};
 
 fn key(n: u64) -> u64 {
@@ -44,7 +46,9 @@ fn main() {
     let lookups = argument(3).unwrap_or(1.0) as u64;
     let options = Options { heap_len: 1 << 30, lanes: 8, ..Options::default() };
     let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &options).unwrap();
-    let tree = BpTree::<u64>::create(&pool, "map").unwrap();
+    let bptree = BpTree::<u64>::create(&pool, "map").unwrap();
+    let paper = PaperTree::open_or_create(&pool, "paper").unwrap();
+    let tree: &dyn OrderedMap<u64> = if std::env::args().any(|a| a == "paper") { &paper } else { &bptree };
     let insert = |from: u64, to: u64| {
         let mut session = tree.session().unwrap();
         (from..to).for_each(|n| assert!(session.insert(&key(n), n).unwrap()));
@@ -62,7 +66,7 @@ fn main() {
     });
     println!(
         "depth {}, software commits {}, words an insert {:.1}, bytes {:.1}",
-        tree.depth().unwrap(),
+        bptree.depth().unwrap(),
         stats.commits_software - before.commits_software,
         (stats.log_words - before.log_words) as f64 / count as f64,
         (stats.log_bytes - before.log_bytes) as f64 / count as f64

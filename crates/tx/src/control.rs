@@ -136,12 +136,20 @@ impl Control {
         if self.counter.load(Relaxed) == 1 { Clock::Counter } else { Clock::Tsc }
     }
 
-    /// A time that no transaction which begins after this call is older than.
+    /// A time that no transaction which begins after this call is older than. What the caller loads later may be loaded earlier.
     #[inline]
-    pub fn now(&self) -> u64 {
+    pub fn no_later(&self) -> u64 {
         match self.clock() {
-            Clock::Tsc => (clock::tsc() - self.first_tick.load(Relaxed)).saturating_sub(SKEW),
+            Clock::Tsc => (clock::tsc_about() - self.first_tick.load(Relaxed)).saturating_sub(SKEW),
             Clock::Counter => self.sequence.number() & !1,
+        }
+    }
+
+    /// A time that no transaction is younger than whose words were loaded before this call.
+    pub fn no_sooner(&self) -> u64 {
+        match self.clock() {
+            Clock::Tsc => clock::tsc() - self.first_tick.load(Relaxed) + SKEW,
+            Clock::Counter => self.sequence.wait_even() + 1,
         }
     }
 
@@ -149,7 +157,8 @@ impl Control {
     ///
     /// The time is read first: whoever announces himself after his word was looked at takes effect later than that.
     pub fn frontier(&self, me: usize) -> u64 {
-        let mut frontier = self.now();
+        let mut frontier = self.no_later();
+        clock::before_loads();
         for (at, lane) in self.lanes[..self.lanes_used.load(Relaxed) as usize].iter().enumerate() {
             let announced = lane.announced.load(Acquire);
             if announced != 0 && at != me {
@@ -162,7 +171,7 @@ impl Control {
     /// Announces that the thread of `lane` begins a transaction.
     #[inline]
     pub fn announce(&self, lane: usize) -> u64 {
-        let since = self.now().max(1);
+        let since = self.no_later().max(1);
         // A full barrier: nobody who finds the word still empty can have read the time after this thread will.
         self.lanes[lane].announced.swap(since, SeqCst);
         since

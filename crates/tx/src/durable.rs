@@ -42,28 +42,28 @@ impl Core {
     pub fn finish_read_only(&mut self) -> Result<()> {
         add(&self.counts.commits_read_only, 1);
         self.retract();
-        self.wait_for_dependencies(self.engine.control.now())
+        self.wait_for_dependencies(self.engine.control.no_sooner())
     }
 
     /// Makes the transaction that took effect at `timestamp`, whose words are in `record`, durable, or hands them on where commits are
     /// buffered. An error has poisoned the pool; the announcement stays, so nobody takes for durable what depends on it.
     pub fn make_durable(&mut self, timestamp: u64) -> Result<()> {
-        let engine = Arc::clone(&self.engine);
-        if engine.is_volatile() {
+        // The shared part is borrowed, never cloned, here: its count would be one word that all threads write, twice a transaction.
+        if self.engine.is_volatile() {
             self.retract();
             return Ok(());
         }
         self.record.set_ts(timestamp);
-        if engine.commit == Commit::Buffered {
-            engine.buffers[self.lane].push(&self.record);
+        if self.engine.commit == Commit::Buffered {
+            self.engine.buffers[self.lane].push(&self.record);
             self.retract();
             return Ok(());
         }
-        let lane = &engine.control.lanes[self.lane];
-        lane.announced.store(timestamp, Release);
-        let began = engine.ticks.now();
+        self.engine.control.lanes[self.lane].announced.store(timestamp, Release);
+        let began = self.engine.ticks.now();
         self.wait_for_dependencies(timestamp)?;
-        let lanes = engine.heap.lanes();
+        let engine = &*self.engine;
+        let (lanes, lane) = (engine.heap.lanes(), &engine.control.lanes[self.lane]);
         let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
         let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;
         add(&self.counts.log_bytes, end - self.position);
@@ -71,7 +71,7 @@ impl Core {
         lane.head.store(end, Release);
         lane.announced.store(0, Release);
         add(&self.counts.durability_ns, engine.ticks.now().saturating_sub(began));
-        if end - self.seen_tail > engine.early {
+        if end > self.hurry_at {
             self.hurry();
         }
         Ok(())
@@ -84,6 +84,10 @@ impl Core {
         self.seen_tail = control.lanes[self.lane].tail.load(Acquire);
         if self.position - self.seen_tail > self.engine.early {
             control.request();
+            // It takes a while: asked again only if it has not come by then.
+            self.hurry_at = self.position + self.engine.early / 4;
+        } else {
+            self.hurry_at = self.seen_tail + self.engine.early;
         }
     }
 

@@ -120,7 +120,7 @@ fn after_abort<R>(core: &mut Core, status: u32, tries: &mut Tries) -> Option<Out
     count_time(core);
     if again {
         // Nothing of the aborted run is left, so what is durable need not wait for it.
-        let since = core.engine.control.now().max(core.since);
+        let since = core.engine.control.no_later().max(core.since);
         core.since = since;
         core.engine.control.lanes[core.lane].announced.store(since, Release);
         return None;

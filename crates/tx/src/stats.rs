@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use crate::clock::{Clock, tsc};
+use crate::clock::{Clock, tsc, tsc_about};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -104,7 +104,7 @@ impl Ticks {
     #[inline]
     pub fn now(&self) -> u64 {
         match self.clock {
-            Clock::Tsc => tsc(),
+            Clock::Tsc => tsc_about(),
             Clock::Counter => self.began.elapsed().as_nanos() as u64,
         }
     }

@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub position: u64,
     /// `tail` of the lane when last looked at.
     pub seen_tail: u64,
+    /// Position from which on a checkpoint is asked for.
+    pub hurry_at: u64,
     pub cache: Cache,
 
     // Of the transaction that runs.
@@ -113,6 +115,7 @@ impl Thread {
             known_durable: 0,
             position,
             seen_tail: tail,
+            hurry_at: 0,
             cache: Cache::new(),
             first_tick: engine.control.first_tick.load(std::sync::atomic::Ordering::Relaxed),
             since: 0,

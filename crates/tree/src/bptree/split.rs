@@ -35,6 +35,13 @@ pub(super) struct Entry<O> {
 impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LEAF, INNER> {
     /// The entries of `leaf`, sorted; `None` if it changed meanwhile.
     pub(super) fn entries(&self, leaf: Leaf) -> Option<Vec<Entry<K::Owned>>> {
+        let mut entries = self.unsorted(leaf)?;
+        entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Some(entries)
+    }
+
+    /// The same in no order.
+    fn unsorted(&self, leaf: Leaf) -> Option<Vec<Entry<K::Owned>>> {
         let bitmap = self.thread.load(leaf.at + super::layout::WORD_1) & Shape::<LEAF, INNER>::FULL;
         let prints = prints(&self.thread, leaf.at);
         let mut entries = Vec::with_capacity(LEAF);
@@ -50,7 +57,6 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         if !self.thread.validate(leaf.at + VERSION, leaf.version) {
             return None;
         }
-        entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Some(entries)
     }
 
@@ -69,15 +75,19 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         let path = self.tree.path(&self.thread, Target::At(key))?;
         let leaf = path.leaf;
         let was = copy(&self.thread, leaf.at, Shape::<LEAF, INNER>::LEAF_WORDS);
-        let Some(entries) = self.entries(leaf) else { return Ok(false) };
-        let place = entries.partition_point(|e| e.key.borrow() < key);
-        if entries.len() < LEAF || entries.get(place).is_some_and(|e| e.key.borrow() == key) {
+        let Some(mut entries) = self.unsorted(leaf) else { return Ok(false) };
+        if entries.len() < LEAF || entries.iter().any(|e| e.key.borrow() == key) {
             return Ok(false);
         }
         let mut change = Change::default();
         let stored = Self::word_in(&mut change, key);
         let is_last = path.steps.iter().all(|step| step.child == step.keys);
+        let place = entries.iter().filter(|e| e.key.borrow() < key).count();
         let half = if place == LEAF && is_last { LEAF } else { LEAF / 2 };
+        if half < LEAF {
+            // In two halves; within them the order is nobody's business.
+            entries.select_nth_unstable_by(half, |a, b| a.key.cmp(&b.key));
+        }
         // The new entry is the least of the upper half where it stands at the border.
         let goes_up = place > half || place == half && half == LEAF;
         let least = if goes_up && place == half { key } else { entries[half].key.borrow() };
