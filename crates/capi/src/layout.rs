@@ -33,6 +33,51 @@ pub struct Options {
     pub base: u64,
 }
 
+/// Copies a caller's options, however old or new its header; `defaults` if `from` is NULL. Bytes that the caller's header does not know
+/// of are zero, those that `T` does not know of must be.
+///
+/// # Safety
+/// `from` is NULL or points to as many readable bytes as its first field, a `u32`, says (at least four). `T` begins with that field, and
+/// has no invalid bit patterns.
+pub(crate) unsafe fn read_sized<T: Copy + Default>(from: *const T, defaults: T, what: &str, init: &str) -> Result<T, Failure> {
+    let ours = size_of::<T>();
+    if from.is_null() {
+        return Ok(defaults);
+    }
+    // SAFETY: the first field is there, by this function's contract.
+    let theirs = unsafe { from.cast::<u32>().read_unaligned() } as usize;
+    if !(4..=4096).contains(&theirs) {
+        return Err(Failure::invalid(format!("{what}.size is {theirs}; start from {init}, which sets it to {ours}")));
+    }
+    // SAFETY: `theirs` bytes are readable, by this function's contract.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), theirs) };
+    if bytes.iter().skip(ours).any(|b| *b != 0) {
+        return Err(Failure::invalid(format!(
+            "{what} has {theirs} bytes and asks for something that this older library ({ours} bytes) does not know; update libtowa"
+        )));
+    }
+    let mut options = T::default();
+    // SAFETY: both are at least that long, and T has no invalid bit patterns.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut options).cast(), theirs.min(ours)) };
+    Ok(options)
+}
+
+/// How many bytes of figures a caller's struct and ours have in common.
+///
+/// # Safety
+/// `to` is NULL or its first field, a `u64`, is readable.
+pub(crate) unsafe fn room<T>(to: *const T, what: &str) -> Result<u64, Failure> {
+    if to.is_null() {
+        return Err(Failure::invalid(format!("{what}: no struct to fill (NULL)")));
+    }
+    // SAFETY: the first field is there, by this function's contract.
+    let theirs = unsafe { to.cast::<u64>().read_unaligned() };
+    if !(8..=65_536).contains(&theirs) {
+        return Err(Failure::invalid(format!("struct {what}: size is {theirs}; set it to sizeof(struct {what}) before the call")));
+    }
+    Ok(theirs.min(size_of::<T>() as u64))
+}
+
 /// `towa_options.flags`: load everything at open.
 pub const EAGER: u32 = 1;
 /// `towa_options.flags`: compare heap and image at every epoch.
@@ -43,7 +88,7 @@ pub const MANUAL: u32 = 4;
 /// More microseconds than this are this many: nanoseconds fit in 64 bits.
 pub(crate) const INTERVAL_US_MAX: u64 = u64::MAX / 1000;
 /// A heap or log of more bytes than a process can address is a mistake.
-const LEN_MAX: u64 = 1 << 47;
+pub(crate) const LEN_MAX: u64 = 1 << 47;
 
 /// What `towa_options.open` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,34 +98,38 @@ pub(crate) enum OpenHow {
     CreateNew,
 }
 
+impl OpenHow {
+    /// From `open` of a struct of options.
+    pub(crate) fn of(open: u32) -> Option<OpenHow> {
+        match open {
+            0 => Some(OpenHow::OpenOrCreate),
+            1 => Some(OpenHow::OpenExisting),
+            2 => Some(OpenHow::CreateNew),
+            _ => None,
+        }
+    }
+}
+
+/// From `medium` of a struct of options; `Err` is no such medium.
+pub(crate) fn medium_of(medium: u32) -> Result<Option<towa_media::Kind>, ()> {
+    match medium {
+        0 => Ok(None),
+        1 => Ok(Some(towa_media::Kind::Dax)),
+        2 => Ok(Some(towa_media::Kind::File)),
+        3 => Ok(Some(towa_media::Kind::Ram)),
+        _ => Err(()),
+    }
+}
+
 impl Options {
     /// Copies the caller's options, however old or new its header; the defaults if `from` is NULL.
     ///
     /// # Safety
     /// `from` is NULL or points to as many readable bytes as its first field says (at least four).
     pub(crate) unsafe fn read(from: *const Options) -> Result<Options, Failure> {
-        let ours = size_of::<Options>();
-        if from.is_null() {
-            return Ok(Options { size: ours as u32, ..Options::default() });
-        }
-        // SAFETY: the first field is there, by this function's contract.
-        let theirs = unsafe { from.cast::<u32>().read_unaligned() } as usize;
-        if !(4..=4096).contains(&theirs) {
-            return Err(Failure::invalid(format!(
-                "towa_options.size is {theirs}; start from TOWA_OPTIONS_INIT, which sets it to {ours}"
-            )));
-        }
-        // SAFETY: `theirs` bytes are readable, by this function's contract.
-        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), theirs) };
-        if bytes.iter().skip(ours).any(|b| *b != 0) {
-            return Err(Failure::invalid(format!(
-                "towa_options has {theirs} bytes and asks for something that this older library ({ours} bytes) does not know; update libtowa"
-            )));
-        }
-        let mut options = Options::default();
-        // SAFETY: both are at least that long, and Options has no invalid bit patterns.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut options).cast(), theirs.min(ours)) };
-        Ok(options)
+        let defaults = Options { size: size_of::<Options>() as u32, ..Options::default() };
+        // SAFETY: handed on; Options has no invalid bit patterns and begins with its size.
+        unsafe { read_sized(from, defaults, "towa_options", "TOWA_OPTIONS_INIT") }
     }
 
     /// The same for the engine.
@@ -88,25 +137,14 @@ impl Options {
         let unknown =
             |field: &str, value: u32| Failure::invalid(format!("towa_options.{field} is {value}, which towa.h does not define"));
         let mut engine = towa_epoch::Options::default();
-        let how = match self.open {
-            0 => OpenHow::OpenOrCreate,
-            1 => OpenHow::OpenExisting,
-            2 => OpenHow::CreateNew,
-            other => return Err(unknown("open", other)),
-        };
+        let how = OpenHow::of(self.open).ok_or_else(|| unknown("open", self.open))?;
         engine.mode = match self.mode {
             0 => Mode::NonStop,
             1 => Mode::StopTheWorld,
             2 => Mode::Volatile,
             other => return Err(unknown("mode", other)),
         };
-        engine.medium = match self.medium {
-            0 => None,
-            1 => Some(towa_media::Kind::Dax),
-            2 => Some(towa_media::Kind::File),
-            3 => Some(towa_media::Kind::Ram),
-            other => return Err(unknown("medium", other)),
-        };
+        engine.medium = medium_of(self.medium).map_err(|()| unknown("medium", self.medium))?;
         if self.flags & !(EAGER | DETECT_FORGOTTEN_MARKS | MANUAL) != 0 {
             return Err(unknown("flags", self.flags));
         }
@@ -188,21 +226,11 @@ impl Stats {
     /// # Safety
     /// `to` is NULL or points to as many writable bytes as its first field says (at least eight).
     pub(crate) unsafe fn write(mut self, to: *mut Stats) -> Result<(), Failure> {
-        let ours = size_of::<Stats>();
-        if to.is_null() {
-            return Err(Failure::invalid("towa_stats: no struct to fill (NULL)"));
-        }
-        // SAFETY: the first field is there, by this function's contract.
-        let theirs = unsafe { to.cast::<u64>().read_unaligned() };
-        if !(8..=65_536).contains(&theirs) {
-            return Err(Failure::invalid(format!(
-                "struct towa_stats: size is {theirs}; set it to sizeof(struct towa_stats) before the call"
-            )));
-        }
-        let len = (theirs as usize).min(ours);
-        self.size = len as u64;
-        // SAFETY: `len` bytes are writable there, by this function's contract, and readable here.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const self).cast::<u8>(), to.cast::<u8>(), len) };
+        // What is filled is whatever the caller's and our struct have in common.
+        // SAFETY: handed on.
+        self.size = unsafe { room(to, "towa_stats") }?;
+        // SAFETY: so many bytes are writable there, by this function's contract, and readable here.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const self).cast::<u8>(), to.cast::<u8>(), self.size as usize) };
         Ok(())
     }
 }

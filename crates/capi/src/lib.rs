@@ -1,7 +1,7 @@
-//! **capi**: the epoch door for C and C++, as `libtowa.so` and `libtowa.a`.
+//! **capi**: the doors epoch, tx and tree for C and C++, as `libtowa.so` and `libtowa.a`.
 //!
-//! The contract is written in `include/towa.h`; this crate is its other side, and `tests/abi.rs` holds the two together. What must
-//! always hold here:
+//! The contract is written in `include/towa.h` (epoch) and `include/towa_tx.h` (tx and tree: `dtx_*.rs`, `tree*.rs`); this crate is their
+//! other side, and `tests/abi.rs` holds the two together. What must always hold here:
 //!
 //! - No panic crosses into C: every entry runs under [`error::guard`], which turns it into `TOWA_EINTERNAL`, and whoever holds a running
 //!   transaction aborts it.
@@ -21,6 +21,10 @@
 //! ```
 
 mod container;
+mod dtx_access;
+mod dtx_layout;
+mod dtx_pool;
+mod dtx_run;
 pub mod error;
 mod given;
 mod layout;
@@ -28,14 +32,22 @@ mod map;
 mod pool;
 mod queue;
 mod thread;
+mod tree;
+mod tree_session;
 mod tx;
 mod vector;
 
+pub use dtx_access::*;
+pub use dtx_layout::*;
+pub use dtx_pool::*;
+pub use dtx_run::*;
 pub use given::Given;
 pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, Stats, Window};
 pub use map::*;
 pub use pool::*;
 pub use queue::*;
 pub use thread::{Handle as Thread, towa_self, towa_thread_attach, towa_thread_detach, towa_thread_on};
+pub use tree::*;
+pub use tree_session::*;
 pub use tx::*;
 pub use vector::*;

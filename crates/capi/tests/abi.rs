@@ -1,6 +1,6 @@
-//! The two sides of the ABI: `include/towa.h`, as a C compiler sees it, against this crate's structs, codes and symbols.
+//! The two sides of the ABI: `include/towa.h` and `include/towa_tx.h`, as a C compiler sees them, against this crate's structs, codes and symbols.
 //!
-//! A C program is generated that prints sizes, offsets and constants from the header; whoever changes one side only finds it here.
+//! A C program is generated that prints sizes, offsets and constants from the headers; whoever changes one side only finds it here.
 
 mod support;
 
@@ -24,6 +24,12 @@ fn facts() -> BTreeMap<String, i128> {
     facts.insert("sizeof(struct towa_stats)".into(), size_of::<towa::Stats>() as i128);
     for &(offset, field) in towa::Stats::FIELDS {
         facts.insert(format!("offsetof(struct towa_stats, {field})"), offset as i128);
+    }
+    layout!("towa_dtx_options", towa::DtxOptions, size open medium tm commit checkpointer flags lanes heap_len lane_len interval_us base);
+    layout!("towa_tree_options", towa::TreeOptions, size open medium reserved len);
+    facts.insert("sizeof(struct towa_dtx_stats)".into(), size_of::<towa::DtxStats>() as i128);
+    for &(offset, field) in towa::DtxStats::FIELDS {
+        facts.insert(format!("offsetof(struct towa_dtx_stats, {field})"), offset as i128);
     }
     for (code, name, _) in towa::error::CODES {
         facts.insert(name.into(), code.into());
@@ -49,6 +55,23 @@ fn facts() -> BTreeMap<String, i128> {
         ("TOWA_MAP_ORDERED", towa::MAP_ORDERED.into()),
         ("TOWA_REVERSE", towa::REVERSE.into()),
         ("TOWA_VECTOR_ITEM_MAX", towa::VECTOR_ITEM_MAX as i128),
+        ("TOWA_DTX_AGAIN", towa::DTX_AGAIN.into()),
+        ("TOWA_DTX_TM_AUTO", 0),
+        ("TOWA_DTX_TM_RTM", 1),
+        ("TOWA_DTX_TM_STM", 2),
+        ("TOWA_DTX_TM_LOCK", 3),
+        ("TOWA_DTX_STRICT", 0),
+        ("TOWA_DTX_BUFFERED", 1),
+        ("TOWA_DTX_CHECKPOINTER_THREAD", 0),
+        ("TOWA_DTX_CHECKPOINTER_PROCESS", 1),
+        ("TOWA_DTX_CHECKPOINTER_MANUAL", 2),
+        ("TOWA_DTX_EAGER", towa::DTX_EAGER.into()),
+        ("TOWA_DTX_VOLATILE", towa::DTX_VOLATILE.into()),
+        ("TOWA_TREE_U64", towa::TREE_U64.into()),
+        ("TOWA_TREE_BYTES", towa::TREE_BYTES.into()),
+        ("TOWA_TREE_KEY_MAX", towa_tree::KEY_MAX as i128),
+        ("TOWA_TREE_AFTER_FROM", towa::TREE_AFTER_FROM.into()),
+        ("TOWA_TREE_WITH_TO", towa::TREE_WITH_TO.into()),
         ("TOWA_ROOT_NAME_MAX", towa_epoch::ROOT_NAME_MAX as i128),
     ] {
         facts.insert(name.into(), value);
@@ -60,7 +83,7 @@ fn facts() -> BTreeMap<String, i128> {
 fn sizes_offsets_and_constants_agree() {
     let dir = scratch();
     let facts = facts();
-    let mut source = String::from("#include <towa.h>\n#include <stdio.h>\nint main(void) {\n");
+    let mut source = String::from("#include <towa_tx.h>\n#include <stdio.h>\nint main(void) {\n");
     for expression in facts.keys() {
         source += &format!("    printf(\"%s=%lld\\n\", \"{expression}\", (long long)({expression}));\n");
     }
@@ -110,7 +133,7 @@ fn declared(header: &str) -> Vec<String> {
     names
 }
 
-/// The shared library exports exactly the functions that the header declares.
+/// The shared library exports exactly the functions that the headers declare.
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let lib = lib_dir().join("libtowa.so");
@@ -127,8 +150,8 @@ fn the_library_exports_what_the_header_declares() {
         .map(str::to_owned)
         .collect();
     exported.sort();
-    let header = std::fs::read_to_string(root().join("include/towa.h")).expect("the header");
-    assert_eq!(declared(&header), exported);
+    let text = |header: &str| std::fs::read_to_string(root().join("include").join(header)).expect("the header");
+    assert_eq!(declared(&(text("towa.h") + &text("towa_tx.h"))), exported);
 }
 
 /// Warnings that a careful program switches on; the headers give none of them.
@@ -153,6 +176,11 @@ fn the_headers_compile_in_every_standard() {
             &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"][..],
         ),
         (write("alone.cpp", alone("towa.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
+        (write("tx_alone.cpp", alone("towa_tx.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
+        (
+            write("tx_alone.c", alone("towa_tx.h").replace("main()", "main(void)")),
+            &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"],
+        ),
         (write("both.cpp", alone("towa.hpp")), &["-std=c++17", "-std=c++20"]),
     ];
     for part in std::fs::read_dir(root().join("include/towa")).expect("a folder") {

@@ -1,5 +1,5 @@
-//! What the headers promise, checked by programs in C and C++ (`c/behaviour.c`, `cpp/behaviour.cpp`): every test in a fresh pool, linked
-//! both ways, and under the sanitizers.
+//! What the headers promise, checked by programs in C and C++ (`c/behaviour.c`, `c/tx_behaviour.c`, `cpp/behaviour.cpp`): every test in
+//! a fresh pool, linked both ways, and under the sanitizers.
 
 mod support;
 
@@ -55,4 +55,19 @@ fn cpp_linked_with_the_shared_library() {
 #[test]
 fn cpp_under_the_sanitizers() {
     check("crates/capi/tests/cpp/behaviour.cpp", Link::Static, &SANITIZE);
+}
+
+#[test]
+fn transactions_linked_with_the_shared_library() {
+    check("crates/capi/tests/c/tx_behaviour.c", Link::Shared, &[]);
+}
+
+#[test]
+fn transactions_linked_with_the_static_library() {
+    check("crates/capi/tests/c/tx_behaviour.c", Link::Static, &[]);
+}
+
+#[test]
+fn transactions_under_the_sanitizers() {
+    check("crates/capi/tests/c/tx_behaviour.c", Link::Shared, &SANITIZE);
 }

@@ -214,3 +214,46 @@ fn map_survives_kill() {
         text(&program, &pool, &["del", "round"]);
     }
 }
+
+#[test]
+fn bank_keeps_every_transfer() {
+    for link in [Link::Static, Link::Shared] {
+        let dir = scratch();
+        let Some(program) = compile("examples/c/bank.c", dir.path(), link, &[]) else { return };
+        let pool = dir.path().join("pool");
+        let mut before = 0;
+        for round in 0..ROUNDS {
+            let durable = run_and_kill(&program, &pool, &[], 2, pause(round));
+            // It fails if money was lost or made.
+            let count: u64 = text(&program, &pool, &["show"]).trim().parse().expect("a number");
+            let expected = durable.max(before + 1);
+            assert!(count >= expected, "kill {round}: {count} transfers, but {expected} had been called durable");
+            before = count;
+        }
+    }
+}
+
+#[test]
+fn tree_keeps_every_word() {
+    let dir = scratch();
+    let Some(program) = compile("examples/c/tree.c", dir.path(), Link::Shared, &[]) else { return };
+    let pool = dir.path().join("pool");
+    for round in 0..ROUNDS {
+        let durable = run_and_kill(&program, &pool, &["fill"], 1 + round as usize % 3, pause(round));
+        let dump = text(&program, &pool, &["dump"]);
+        for (number, line) in dump.lines().enumerate() {
+            assert_eq!(line, format!("word-{number:09} {number}"), "kill {round}");
+        }
+        let count = dump.lines().count() as u64;
+        assert!(count >= durable, "kill {round}: {count} words, but {durable} had been called durable");
+    }
+    for (word, number) in [("pear", "1"), ("apple", "2"), ("pear", "3")] {
+        assert_eq!(text(&program, &pool, &["set", word, number]), "");
+    }
+    assert_eq!(text(&program, &pool, &["dump", "a", "w"]), "apple 2\npear 3\n");
+    assert_eq!(text(&program, &pool, &["get", "pear"]), "3\n");
+    assert_eq!(text(&program, &pool, &["del", "pear"]), "");
+    for (args, code) in [(&["get", "pear"][..], 1), (&["del", "pear"], 1), (&["dance"], 2), (&["set", "pear"], 2)] {
+        assert_eq!(Command::new(&program).arg(&pool).args(args).output().expect("starts").status.code(), Some(code));
+    }
+}

@@ -12,7 +12,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("tree", &["media", "heap", "alloc", "tx"]),
     ("containers", &["media", "epoch"]),
     ("server", &["media", "epoch", "containers"]),
-    ("capi", &["media", "heap", "epoch", "containers", "tx", "tree"]),
+    ("capi", &["media", "heap", "epoch", "containers", "alloc", "tx", "tree"]),
     ("bench", &["media", "heap", "epoch", "containers", "server", "alloc", "tx", "tree"]),
     ("crash-test", &["media", "heap", "epoch", "alloc", "tx", "tree"]),
     ("cli", &["media", "heap", "epoch", "containers", "server", "bench", "crash-test", "alloc", "tx", "tree"]),
