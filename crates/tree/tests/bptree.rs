@@ -1,8 +1,8 @@
 //! The B+-tree does what a map does, on every way of running transactions, and is the same after it is opened anew.
 
-mod common;
+mod model;
 
-use common::{Make, Model, end, options, play, pool, rng, same, seed, ways};
+use model::{Make, Model, end, options, play, pool, rng, same, seed, ways};
 use rand::Rng;
 use towa_tree::{BpTree, Error, OrderedMap, Session};
 use towa_tx::{Commit, Options, Pool, TmChoice};

@@ -1,13 +1,13 @@
 //! The B+-tree with many threads, on every way of running transactions.
 
-mod common;
+mod model;
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use common::{Make, Model, end, options, play_keys, pool, rng, same, seed, ways};
+use model::{Make, Model, end, options, play_keys, pool, rng, same, seed, ways};
 use rand::Rng;
 use towa_tree::{BpTree, Direction, OrderedMap, Session};
 use towa_tx::{Commit, Options};
@@ -80,7 +80,7 @@ fn shared<K: Make + ?Sized>(options: &Options, keys: u64, ops: u64) {
     let distinct: HashSet<u64> = gone.iter().copied().collect();
     assert_eq!(distinct.len(), gone.len(), "a value was replaced twice: {:?} seed {seed}", options.tm);
     let left: Vec<u64> =
-        common::everything(&mut *OrderedMap::session(&tree).unwrap(), Direction::Forward).iter().map(|e| e.1).collect();
+        model::everything(&mut *OrderedMap::session(&tree).unwrap(), Direction::Forward).iter().map(|e| e.1).collect();
     assert!(left.iter().all(|value| !distinct.contains(value)), "a value that was replaced is back: {:?} seed {seed}", options.tm);
     tree.check().unwrap();
 }
