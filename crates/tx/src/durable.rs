@@ -67,6 +67,7 @@ impl Core {
         let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
         let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;
         add(&self.counts.log_bytes, end - self.position);
+        add(&self.counts.log_words, self.record.count());
         self.position = end;
         lane.head.store(end, Release);
         lane.announced.store(0, Release);

@@ -1,5 +1,6 @@
 //! Pools: opening, closing, and what is asked of the whole.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -91,7 +92,13 @@ impl Pool {
         let inner = Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
             let interval = options.interval;
-            let work = move || checkpointer::run(&engine, interval);
+            let work = move || {
+                let panic = std::panic::catch_unwind(AssertUnwindSafe(|| checkpointer::run(&engine, interval)));
+                if panic.is_err() {
+                    // Nothing would free the logs any more.
+                    engine.poison("the checkpointer's thread panicked".into());
+                }
+            };
             let thread = std::thread::Builder::new().name("towa-checkpoint".into()).spawn(work);
             let thread = thread.map_err(|e| Error::Usage(format!("the checkpointer's thread cannot be started: {e}")))?;
             inner.background.lock().push(thread);

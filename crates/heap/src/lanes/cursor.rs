@@ -145,6 +145,33 @@ impl<'r> Cursor<'r> {
         }
     }
 
+    /// Where the records end: that nothing whole stands behind. A record is appended behind a durable one only, so a crash leaves none there,
+    /// but for one: that which begins the next lap, whose own pad was torn. Anything else means that a record in front of it is damaged,
+    /// and so are those that were acknowledged behind it.
+    pub fn check_end(&mut self) -> Result<std::result::Result<(), Fault>> {
+        // A lane that never held a record of this lap or an earlier one reads as zeros, or is not even provided.
+        let line = LINE as u64;
+        let (from, lap) = (self.position + line, self.position + self.lane_len - self.at);
+        if self.end - self.position < 2 * line || (self.position == 0 && self.is_blank()?) {
+            return Ok(Ok(()));
+        }
+        for position in (from..self.end).step_by(LINE).filter(|position| *position != lap) {
+            let at = position % self.lane_len;
+            let room = (self.lane_len - at).min(self.end - position);
+            let seed = self.seed;
+            let Some(look) = record::look(self.words(at, line)?).filter(|look| look.summed <= room && !look.is_pad) else { continue };
+            if record::is_whole(self.words(at, look.summed)?, seed, position) {
+                return Ok(Err(self.fault("is damaged, for behind it stands a whole one")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether the lane's first line is all zeros: nothing was ever stored there.
+    fn is_blank(&mut self) -> Result<bool> {
+        Ok(self.words(0, LINE as u64)?.iter().all(|word| *word == 0))
+    }
+
     #[inline]
     fn step(&mut self, len: u64) {
         self.position += len;

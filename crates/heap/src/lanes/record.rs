@@ -194,6 +194,8 @@ pub struct RecordBuilder {
     few: [(u64, u64); COMPACT_WORDS],
     /// How many these are.
     count: usize,
+    /// Words in all.
+    added: u64,
     /// A long record from its first word on, in whole lines of which `used` words count; what is before the first run is filled in last.
     long: Vec<u64>,
     /// 0 while `few` holds all.
@@ -211,7 +213,7 @@ impl RecordBuilder {
     /// Empties it; the timestamp goes, too.
     #[inline]
     pub fn clear(&mut self) {
-        (self.ts, self.frontier, self.count, self.used) = (0, 0, 0, 0);
+        (self.ts, self.frontier, self.count, self.used, self.added) = (0, 0, 0, 0, 0);
     }
 
     /// Gives it its timestamp: above 0, and not below that of the record before it in its lane.
@@ -237,6 +239,7 @@ impl RecordBuilder {
     #[inline]
     pub fn word(&mut self, offset: u64, value: u64) {
         assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
+        self.added += 1;
         if self.used == 0 && self.count < COMPACT_WORDS {
             self.few[self.count] = (offset / 8, value);
             self.count += 1;
@@ -256,6 +259,7 @@ impl RecordBuilder {
             values.iter().enumerate().for_each(|(i, value)| self.word(offset + i as u64 * 8, *value));
             return;
         }
+        self.added += values.len() as u64;
         self.spill();
         let mut first = offset / 8;
         for values in values.chunks(RUN_MAX) {
@@ -271,6 +275,11 @@ impl RecordBuilder {
     /// Says that chunks up to heap offset `frontier` are in use from then on.
     pub fn frontier(&mut self, frontier: u64) {
         self.frontier = self.frontier.max(frontier);
+    }
+
+    /// Words added.
+    pub fn count(&self) -> u64 {
+        self.added
     }
 
     /// The frontier that it says, 0 for none.

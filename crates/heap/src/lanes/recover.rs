@@ -1,7 +1,7 @@
 //! Recovery of lanes: bringing the image up to the newest record of each.
 //!
-//! 1. Read the newest whole cut, and scan each lane from its tail while records check out. Everything is checked here, before a byte
-//!    is written; the heap as these records leave it is laid over the image and its roots and run headers are checked by the caller.
+//! 1. Read the newest whole cut, and scan each lane from its tail while records check out. A whole record behind the first that does
+//!    not is damage: the next record is only appended behind a durable one. Everything is checked here, before a byte is written; the heap as these records leave it is laid over the image and its roots and run headers are checked by the caller.
 //! 2. Make durable what was read: after a crash of the process alone, cut and records may still be in the CPU's or the kernel's
 //!    cache. The image must never get ahead of durable records, and the next cut takes the place of the one before this.
 //! 3. Replay: store the words into the image in the order of the timestamps; write back; fence. Idempotent: stopping anywhere and
@@ -59,6 +59,9 @@ impl Live {
             live.add(ts, cursor.record()?, sb).map_err(|what| Error::Damaged { pool: medium.location(), what })
         });
         merged?.map_err(faulty)?;
+        for cursor in &mut first {
+            cursor.check_end()?.map_err(faulty)?;
+        }
         live.heads = first.iter().map(|cursor| cursor.position).collect();
         Ok(live)
     }

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::time::Instant;
 
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
@@ -456,79 +455,4 @@ fn damage_is_reported_or_harmless() {
         }
     }
     assert!(refused > 200 && opened > 100, "{refused} refused, {opened} opened");
-}
-
-/// Time that this thread ran, for others may use the processors too.
-fn thread_time() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the argument is a valid timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-fn rate(name: &str, n: u64, threads: u64, work: impl Fn(u64) + Sync) {
-    let (start, work) = (Instant::now(), &work);
-    let busy: f64 = std::thread::scope(|scope| {
-        let timed = |t| {
-            let start = thread_time();
-            work(t);
-            thread_time() - start
-        };
-        let threads: Vec<_> = (0..threads).map(|t| scope.spawn(move || timed(t))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    let wall = start.elapsed().as_secs_f64();
-    let (rate, each) = (n as f64 / wall / 1e6, busy / n as f64 * 1e9);
-    let alone = n as f64 / (busy / threads as f64) / 1e6;
-    println!(
-        "{name:<20} {threads} threads: {rate:.2} M/s; {each:.0} ns of processor each, which makes {alone:.2} M/s alone on the machine"
-    );
-}
-
-/// Rates on `ram`: `cargo test --release -p towa-tree -- --ignored --nocapture rates`.
-#[test]
-#[ignore = "a measurement"]
-fn rates() {
-    const N: u64 = 2_500_000;
-    let mixed = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 29;
-    for threads in [1, 2] {
-        let medium = RamMedium::anonymous();
-        let tree = FpTree::<u64>::create(medium.clone(), &Options { len: 1 << 30, ..Options::default() }).unwrap();
-        let range = |t: u64, from: u64| from + t * N / threads..from + (t + 1) * N / threads;
-        rate("insert into empty", N, threads, |t| {
-            let mut session = tree.session();
-            range(t, 0).for_each(|n| assert!(session.insert(&mixed(n), n).unwrap()));
-        });
-        let before = medium.counters().values();
-        rate("insert into 2.5 M", N, threads, |t| {
-            let mut session = tree.session();
-            range(t, N).for_each(|n| assert!(session.insert(&mixed(n), n).unwrap()));
-        });
-        let after = medium.counters().values();
-        let per = |a: u64, b: u64| (a - b) as f64 / N as f64;
-        println!(
-            "  write-backs {:.2}, fences {:.2} an insert",
-            per(after.write_backs, before.write_backs),
-            per(after.fences, before.fences)
-        );
-        rate("get", N, threads, |t| {
-            let mut session = tree.session();
-            range(t, N / 2).for_each(|n| assert_eq!(session.get(&mixed(n * 7 % (2 * N))).unwrap(), Some(n * 7 % (2 * N))));
-        });
-        rate("upsert", N, threads, |t| {
-            let mut session = tree.session();
-            range(t, 0).for_each(|n| assert_eq!(session.upsert(&mixed(n), n + 1).unwrap(), Some(n)));
-        });
-        let start = Instant::now();
-        assert_eq!(all(&tree, Direction::Forward).len() as u64, 2 * N);
-        println!("scan of all              {:.2} M/s  {:?}", 2.0 * N as f64 / start.elapsed().as_secs_f64() / 1e6, tree.stats());
-        drop(tree);
-        let start = Instant::now();
-        let tree = FpTree::<u64>::open(medium.clone()).unwrap();
-        println!("recovery                 {:?}", start.elapsed());
-        rate("remove", N, threads, |t| {
-            let mut session = tree.session();
-            range(t, N).for_each(|n| assert!(session.remove(&mixed(n)).unwrap().is_some()));
-        });
-    }
 }
