@@ -18,6 +18,8 @@ use crate::view::{Addr, View, WORD};
 
 /// Bytes at the start of a range that may be a header: what an undo restores.
 const HEADER_MAX: u64 = 64;
+/// Bytes that the header of a run takes in a record.
+const HEADER_LOGGED: u64 = HEADER_MAX + WORD;
 
 /// Notes what the allocator and the root table write.
 struct Notes<'c> {
@@ -53,6 +55,12 @@ impl Core {
     pub(crate) fn alloc(&mut self, size: usize) -> Result<Addr> {
         if size as u64 > self.engine.heap.len() {
             return Err(Error::OutOfSpace { wanted: size, heap_len: self.engine.heap.len() });
+        }
+        // What it carves outlives it, should it be undone: those headers must fit into one record.
+        self.carved += self.ranges[self.counted..].iter().filter(|range| range.0 < self.data).count() as u64;
+        self.counted = self.ranges.len();
+        if self.carved * HEADER_LOGGED > self.engine.lane_len / 8 {
+            return Err(Error::TooLarge { wanted: self.engine.lane_len, lane_len: self.engine.lane_len });
         }
         self.begin_journal();
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
@@ -102,7 +110,10 @@ impl Core {
             // do no more than read and write words of the heap, atomically.
             unsafe { self.engine.heap.allocator().free(&mut self.cache, &notes, block) };
         }
-        for (name, root) in &self.roots {
+        for (name, root, is_new) in &self.roots {
+            if *is_new && self.engine.heap.roots().get(name).is_some() {
+                return Err(Error::RootExists { pool: self.engine.heap.location(), name: name.clone() });
+            }
             let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
             // SAFETY: one transaction at a time is here; what the root is said to be is read back through checked addresses only.
             let set = unsafe { self.engine.heap.roots().set(1, name, *root, |addr, len| notes.note(addr, len)) };

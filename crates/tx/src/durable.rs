@@ -28,7 +28,7 @@ impl Core {
     #[inline]
     pub fn finish_hardware(&mut self, timestamp: u64) -> Result<()> {
         add(&self.counts.commits_hardware, 1);
-        if self.noted.is_empty() {
+        if self.noted.is_empty() && self.touched.is_empty() {
             return self.finish_read_only();
         }
         self.record.clear();
@@ -117,7 +117,7 @@ impl Core {
         let began = engine.ticks.now();
         let backoff = Backoff::new();
         loop {
-            engine.check()?;
+            engine.check_failed()?;
             let done = engine.control.done.load(Acquire);
             engine.control.request();
             if self.has_room(len) {

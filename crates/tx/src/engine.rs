@@ -44,6 +44,8 @@ pub(crate) struct Engine {
     /// Threads whose undone transaction's carving is shown to others and not durable yet.
     structures: AtomicU64,
     failed: AtomicBool,
+    /// No transaction begins any more; those that run go on to their end.
+    closing: AtomicBool,
     why: Mutex<Option<String>>,
 }
 
@@ -82,6 +84,7 @@ impl Engine {
             frontier: AtomicU64::new(heap.allocator().frontier()),
             structures: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             why: Mutex::new(None),
             control,
             heap,
@@ -162,18 +165,24 @@ impl Engine {
 
     /// Lets no transaction begin any more.
     pub fn shut(&self) {
-        self.why.lock().get_or_insert("closed".into());
-        self.failed.store(true, SeqCst);
+        self.closing.store(true, SeqCst);
     }
 
+    /// Whether a transaction may begin.
     #[inline]
     pub fn check(&self) -> Result<()> {
+        if self.failed.load(Acquire) || self.closing.load(Acquire) { Err(self.poisoned()) } else { Ok(()) }
+    }
+
+    /// Whether one that runs may go on: while the pool is being closed it does.
+    #[inline]
+    pub fn check_failed(&self) -> Result<()> {
         if self.failed.load(Acquire) { Err(self.poisoned()) } else { Ok(()) }
     }
 
     #[cold]
     fn poisoned(&self) -> Error {
-        let why = self.why.lock().clone().unwrap_or_default();
+        let why = self.why.lock().clone().unwrap_or_else(|| "closed".into());
         Error::Poisoned { pool: self.heap.location(), why }
     }
 

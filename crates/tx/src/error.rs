@@ -26,6 +26,14 @@ pub enum Error {
         /// Capacity of the heap in bytes.
         heap_len: u64,
     },
+    /// A root that was to be made is there already.
+    #[error("{pool}: there is a root {name:?} already; open it, or choose another name")]
+    RootExists {
+        /// Where.
+        pool: String,
+        /// Its name.
+        name: String,
+    },
     /// The transaction's record can never fit into the thread's log.
     #[error("a transaction that logs {wanted} bytes does not fit into a log of {lane_len} a thread; split it, or create the pool with larger logs")]
     TooLarge {

@@ -169,6 +169,11 @@ impl SeparateCheckpointer {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        // Whoever opens the pool after its owner's death waits for the one who stands here, or looked before: then the owner is dead.
+        if !owner.lives() {
+            leave(&control);
+            return Err(usage(not_open));
+        }
         let replayer = Replayer::attach(medium);
         match replayer {
             Ok(replayer) if replayer.generation() == control.generation.load(Acquire) => {

@@ -124,9 +124,19 @@ impl Pool {
     }
 
     /// Returns when everything committed before the call is durable.
+    ///
+    /// Waits for transactions of other threads that began before: they may come before what the caller committed. Not to be called by a
+    /// body.
     pub fn sync(&self) -> Result<()> {
-        self.engine().check()?;
-        self.engine().flush_group().map(|_| ())
+        let engine = self.engine();
+        engine.check()?;
+        let target = engine.control.no_sooner();
+        let backoff = Backoff::new();
+        while engine.flush_group()? < target {
+            engine.check_failed()?;
+            backoff.snooze();
+        }
+        Ok(())
     }
 
     /// Brings the image up to all that is durable now and frees the logs. Done by itself in time; for tests and before a copy.
@@ -220,16 +230,15 @@ impl Inner {
             return Ok(());
         }
         let engine = &self.engine;
-        let failed = engine.check();
-        self.stop_background();
         engine.shut();
-        // From here on no transaction begins; those that announced themselves before end.
+        // From here on no transaction begins; those that announced themselves before end. The checkpointer still works for them.
         let backoff = Backoff::new();
-        while failed.is_ok() && engine.control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0) {
+        while engine.check_failed().is_ok() && engine.control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0) {
             backoff.snooze();
         }
+        self.stop_background();
         engine.await_checkpointer();
-        failed?;
+        engine.check_failed()?;
         if engine.is_volatile() {
             return Ok(());
         }

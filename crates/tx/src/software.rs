@@ -96,6 +96,7 @@ impl Core {
         self.writes.clear();
         self.fresh.clear();
         self.ranges.clear();
+        (self.carved, self.counted) = (0, 0);
         self.undo.clear();
         self.roots.clear();
         self.frees.clear();
@@ -199,7 +200,9 @@ impl Core {
             return None;
         }
         let later = self.roots.len() as u64 * 144 + self.frees.len() as u64 * 160;
-        let len = self.record.len() + later.next_multiple_of(64);
+        // A frontier makes a long record of a compact one.
+        let frontier = if self.allocating || !self.frees.is_empty() { 128 } else { 0 };
+        let len = self.record.len() + later.next_multiple_of(64) + frontier;
         if 2 * len > self.engine.lane_len {
             return Some(Effect::Failed(Error::TooLarge { wanted: len, lane_len: self.engine.lane_len }));
         }

@@ -86,7 +86,11 @@ pub(crate) struct Core {
     pub undo: Vec<(Addr, u64)>,
     /// The allocator's journal is on.
     pub allocating: bool,
-    pub roots: Vec<(String, Option<Root>)>,
+    /// Runs' headers among the first `counted` ranges.
+    pub carved: u64,
+    pub counted: usize,
+    /// Roots to be set: name, value, and whether there must be none of that name.
+    pub roots: Vec<(String, Option<Root>, bool)>,
     pub roots_changed: bool,
     /// Blocks it frees when it takes effect.
     pub frees: Vec<Addr>,
@@ -131,6 +135,8 @@ impl Thread {
             ranges: Vec::new(),
             undo: Vec::new(),
             allocating: false,
+            carved: 0,
+            counted: 0,
             roots: Vec::new(),
             roots_changed: false,
             frees: Vec::new(),
@@ -320,7 +326,7 @@ impl Core {
         let began = self.engine.ticks.now();
         let backoff = Backoff::new();
         while !is_over(self) {
-            self.engine.check()?;
+            self.engine.check_failed()?;
             backoff.snooze();
         }
         add(&self.counts.dependency_ns, self.engine.ticks.now().saturating_sub(began));

@@ -167,6 +167,18 @@ impl Tx<'_> {
     /// # Errors
     /// It points outside the heap, or the name is empty or longer than 40 bytes.
     pub fn set_root(&mut self, name: &str, root: Option<Root>) -> Result<(), Abort> {
+        self.put_root(name, root, false)
+    }
+
+    /// Makes a root of this name when the transaction takes effect.
+    ///
+    /// # Errors
+    /// As [`set_root`](Self::set_root); and the transaction ends with [`Error::RootExists`] if there is one by then.
+    pub fn create_root(&mut self, name: &str, root: Root) -> Result<(), Abort> {
+        self.put_root(name, Some(root), true)
+    }
+
+    fn put_root(&mut self, name: &str, root: Option<Root>, is_new: bool) -> Result<(), Abort> {
         self.software()?;
         let core = &mut *self.core;
         if let Some(root) = root
@@ -179,7 +191,7 @@ impl Tx<'_> {
             return Err(Error::Usage(why).into());
         }
         core.unguarded = true;
-        core.roots.push((name.into(), root));
+        core.roots.push((name.into(), root, is_new));
         Ok(())
     }
 

@@ -330,3 +330,113 @@ fn full_space_fails_the_transaction_only() {
         assert!(thread.transaction(|tx| tx.alloc(4000)).is_ok());
     }
 }
+
+#[test]
+fn closing_beside_writers_keeps_what_returned_and_ends() {
+    for tm in ways() {
+        for round in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { lane_len: 64 << 10, ..options(tm) };
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let block = array(&mut thread, "cells", 64);
+            drop(thread);
+            let returned: Vec<u64> = std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..4u64)
+                    .map(|worker| {
+                        let mut thread = pool.register().unwrap();
+                        scope.spawn(move || {
+                            let mut done = 0;
+                            loop {
+                                // Words that all read and one writes: records wait for each other.
+                                let one = thread.transaction(|tx| {
+                                    (0..4).try_for_each(|i| tx.read(block + i * 64).map(drop))?;
+                                    tx.write(block + worker * 64, done + 1)
+                                });
+                                match one {
+                                    Ok(()) => done += 1,
+                                    Err(Error::Poisoned { why, .. }) if why == "closed" => return done,
+                                    Err(e) => panic!("{e}"),
+                                }
+                            }
+                        })
+                    })
+                    .collect();
+                std::thread::sleep(std::time::Duration::from_millis(round % 7));
+                pool.clone().close().unwrap();
+                workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+            });
+            drop(pool);
+            let pool = reopen(dir.path(), &options);
+            let thread = pool.register().unwrap();
+            for (worker, done) in (0..).zip(returned) {
+                assert_eq!(thread.load(block + worker * 64), done, "{tm:?}, worker {worker}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sync_waits_for_what_came_before_it() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { commit: Commit::Buffered, checkpointer: Checkpointer::Manual, ..options(tm) };
+        let pool = Pool::create(dir.path(), &options).unwrap();
+        let mut thread = pool.register().unwrap();
+        let block = array(&mut thread, "cells", 8);
+        let (begun, go) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let mut other = pool.register().unwrap();
+            let (begun, go) = (&begun, &go);
+            // A lock would keep the first thread's transaction out.
+            if tm != TmChoice::Lock {
+                scope.spawn(move || {
+                    let mut first = true;
+                    other
+                        .transaction_software(|tx| {
+                            tx.read(block + 8)?;
+                            if std::mem::take(&mut first) {
+                                begun.wait();
+                                go.wait();
+                            }
+                            tx.write(block + 8, 1)
+                        })
+                        .unwrap();
+                });
+                begun.wait();
+            }
+            thread.transaction(|tx| tx.write(block, 7)).unwrap();
+            if tm != TmChoice::Lock {
+                scope.spawn(move || {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    go.wait();
+                });
+            }
+            pool.sync().unwrap();
+        });
+        drop(thread);
+        pool.abandon();
+        let pool = reopen(dir.path(), &options);
+        assert_eq!(pool.register().unwrap().load(block), 7, "{tm:?}");
+    }
+}
+
+#[test]
+fn a_root_is_made_once() {
+    for tm in ways() {
+        let pool = Pool::volatile(&options(tm)).unwrap();
+        let made = std::thread::scope(|scope| {
+            let make = || {
+                let mut thread = pool.register().unwrap();
+                thread.transaction(|tx| {
+                    let block = tx.alloc(64)?;
+                    let ptr = NonNull::new(block as *mut u8).expect("an address");
+                    tx.create_root("one", Root { ptr, type_tag: 1, size: 64 })
+                })
+            };
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            all.into_iter().map(|t| t.join().unwrap()).filter(Result::is_ok).count()
+        });
+        assert_eq!(made, 1, "{tm:?}");
+    }
+}

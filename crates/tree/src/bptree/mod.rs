@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             tx.touch(header + header::VERSION)?;
             tx.touch(aligned(root) + VERSION)?;
             let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(header as usize)).expect("an address in the heap");
-            tx.set_root(name, Some(Root { ptr, type_tag: ROOT_TAG, size: header::LEN }))?;
+            tx.create_root(name, Root { ptr, type_tag: ROOT_TAG, size: header::LEN })?;
             Ok(header)
         });
         tree.header = made.map_err(|e| tree.failed(e))?;
@@ -125,7 +125,14 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
 
     /// [Opens](Self::open) the tree, or [creates](Self::create) it where there is no root of that name.
     pub fn open_or_create(pool: &Pool, name: &str) -> Result<Self> {
-        if pool.root(name).is_some() { Self::open(pool, name) } else { Self::create(pool, name) }
+        if pool.root(name).is_some() {
+            return Self::open(pool, name);
+        }
+        match Self::create(pool, name) {
+            // Another thread was faster.
+            Err(Error::Mismatch { .. }) if pool.root(name).is_some() => Self::open(pool, name),
+            other => other,
+        }
     }
 
     fn at(pool: &Pool, header: Addr) -> Self {

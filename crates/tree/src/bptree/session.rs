@@ -245,6 +245,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 pool: self.pool.location(),
                 what: format!("no room for a block of {wanted} bytes in a heap of {heap_len}"),
             },
+            e @ TxError::RootExists { .. } => Error::Mismatch { pool: self.pool.location(), what: e.to_string() },
             other => Error::Tx(other),
         }
     }
