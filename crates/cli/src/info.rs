@@ -247,7 +247,8 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
     lines.line("heap", format!("{} at {:#x}, {} ever used", bytes(it.heap_len), it.base, bytes(it.frontier)));
     lines.line("log", format!("{}, {} live", bytes(it.log_len), bytes(it.log_live)));
     if let Some(lanes) = it.lanes {
-        lines.line("lanes", format!("{lanes}, one for each thread that writes, of {}", bytes(it.log_len / u64::from(lanes.max(1)))));
+        lines
+            .line("lanes", format!("{lanes}, one for each thread that writes, of {}", bytes(it.log_len / u64::from(lanes.max(1)))));
         return;
     }
     let when = it.newest_commit_unix_us.map_or(String::new(), |us| format!(", committed {}", utc(us / 1_000_000)));

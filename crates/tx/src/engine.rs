@@ -55,8 +55,7 @@ impl Engine {
         let clock = clock::best();
         let tm = if tm == Tm::Rtm && clock == Clock::Counter { without_clock(options.tm)? } else { tm };
         let volatile = heap.is_volatile();
-        let (lanes, lane_len) =
-            if volatile { (LANES_MAX, u64::MAX / 4) } else { (heap.lanes().count(), heap.lanes().lane_len()) };
+        let (lanes, lane_len) = if volatile { (LANES_MAX, u64::MAX / 4) } else { (heap.lanes().count(), heap.lanes().lane_len()) };
         control.counter.store(u32::from(clock == Clock::Counter), Relaxed);
         control.first_tick.store(if clock == Clock::Tsc { clock::tsc().saturating_sub(10_000) } else { 0 }, Relaxed);
         control.lanes_used.store(lanes as u32, Relaxed);
@@ -209,9 +208,9 @@ fn choose(wanted: TmChoice) -> Result<Tm> {
 
 fn without_clock(wanted: TmChoice) -> Result<Tm> {
     match wanted {
-        TmChoice::Rtm => {
-            Err(Error::Usage("hardware transactions need a time stamp counter that the kernel trusts; use stm, lock, or auto".into()))
-        }
+        TmChoice::Rtm => Err(Error::Usage(
+            "hardware transactions need a time stamp counter that the kernel trusts; use stm, lock, or auto".into(),
+        )),
         _ => Ok(Tm::Stm),
     }
 }

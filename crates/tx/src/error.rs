@@ -17,9 +17,7 @@ pub enum Error {
     #[error("the transaction was aborted: {0}")]
     Aborted(&'static str),
     /// No space for the block.
-    #[error(
-        "out of space: no room for a block of {wanted} bytes in a heap of {heap_len}; free something, or create a larger pool"
-    )]
+    #[error("out of space: no room for a block of {wanted} bytes in a heap of {heap_len}; free something, or create a larger pool")]
     OutOfSpace {
         /// Bytes asked for.
         wanted: usize,
@@ -35,7 +33,9 @@ pub enum Error {
         name: String,
     },
     /// The transaction's record can never fit into the thread's log.
-    #[error("a transaction that logs {wanted} bytes does not fit into a log of {lane_len} a thread; split it, or create the pool with larger logs")]
+    #[error(
+        "a transaction that logs {wanted} bytes does not fit into a log of {lane_len} a thread; split it, or create the pool with larger logs"
+    )]
     TooLarge {
         /// Bytes of its record.
         wanted: u64,

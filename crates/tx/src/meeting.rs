@@ -153,7 +153,8 @@ impl SeparateCheckpointer {
     pub fn attach(medium: &dyn Medium) -> Result<SeparateCheckpointer> {
         let description = towa_heap::describe(medium)?;
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
-        let not_open = "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
+        let not_open =
+            "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
         let control = find(&description.uuid)?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
         let control = control.ok_or_else(|| usage(not_open))?;
         let owner = Process::noted(&control.owner).filter(|p| p.lives()).ok_or_else(|| usage(not_open))?;

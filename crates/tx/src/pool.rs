@@ -89,7 +89,8 @@ impl Pool {
         if options.commit == Commit::Buffered && !engine.is_volatile() {
             engine.heap.lanes().provide(engine.lanes - 1)?;
         }
-        let inner = Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
+        let inner =
+            Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
             let interval = options.interval;
             let work = move || {

@@ -159,7 +159,9 @@ impl<'r> Cursor<'r> {
             let at = position % self.lane_len;
             let room = (self.lane_len - at).min(self.end - position);
             let seed = self.seed;
-            let Some(look) = record::look(self.words(at, line)?).filter(|look| look.summed <= room && !look.is_pad) else { continue };
+            let Some(look) = record::look(self.words(at, line)?).filter(|look| look.summed <= room && !look.is_pad) else {
+                continue;
+            };
             if record::is_whole(self.words(at, look.summed)?, seed, position) {
                 return Ok(Err(self.fault("is damaged, for behind it stands a whole one")));
             }
