@@ -88,7 +88,7 @@ impl PaperTree {
             tx.init(header, &[MAGIC, leaf, 0, 0])?;
             tx.init(leaf, &[0; NODE_WORDS])?;
             let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(header as usize)).expect("an address in the heap");
-            tx.set_root(name, Some(Root { ptr, type_tag: MAGIC, size: 32 }))?;
+            tx.create_root(name, Root { ptr, type_tag: MAGIC, size: 32 })?;
             Ok(header)
         });
         let tree = PaperTree { pool: pool.clone(), header: 0 };

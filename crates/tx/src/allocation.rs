@@ -5,7 +5,7 @@
 //!    durable: its journal is on, so what was carved and freed is shown to other threads only then;
 //! 2. blocks are freed once the transaction can no longer fail: two transactions that would free one block conflict, or the second is an
 //!    error;
-//! 3. a run that does not take effect restores those lines. What was carved stays carved: `commit_structure` logs its headers.
+//! 3. a run that does not take effect restores those lines. What was carved stays carved, and is shown once its headers are logged.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -18,8 +18,8 @@ use crate::view::{Addr, View, WORD};
 
 /// Bytes at the start of a range that may be a header: what an undo restores.
 const HEADER_MAX: u64 = 64;
-/// Bytes that the header of a run takes in a record.
-const HEADER_LOGGED: u64 = HEADER_MAX + WORD;
+/// Headers of runs in one record of an undone transaction's: so few that the smallest log has room for it.
+const HEADERS_LOGGED: usize = 256;
 
 /// Notes what the allocator and the root table write.
 struct Notes<'c> {
@@ -56,20 +56,10 @@ impl Core {
         if size as u64 > self.engine.heap.len() {
             return Err(Error::OutOfSpace { wanted: size, heap_len: self.engine.heap.len() });
         }
-        // What it carves outlives it, should it be undone: those headers must fit into one record.
-        self.carved += self.ranges[self.counted..].iter().filter(|range| range.0 < self.data).count() as u64;
-        self.counted = self.ranges.len();
-        if self.carved * HEADER_LOGGED > self.engine.lane_len / 8 {
-            return Err(Error::TooLarge { wanted: self.engine.lane_len, lane_len: self.engine.lane_len });
-        }
         self.begin_journal();
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
         let block = self.engine.heap.allocator().alloc(&mut self.cache, &notes, size.max(1));
         let block = block.map_err(|e| Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len })?;
-        if self.engine.structures_pending() {
-            // The block may come of chunks whose headers another thread is just logging: those must be durable before it is.
-            self.unguarded = true;
-        }
         let at = block.as_ptr().addr() as u64;
         self.fresh.push((at, (size as u64).next_multiple_of(WORD)));
         Ok(at)
@@ -154,11 +144,8 @@ impl Core {
         }
     }
 
-    /// Restores what was written in place, and ends the journal.
-    ///
-    /// What the undone run carved is shown to everybody here, though its headers are only logged then: whoever takes a block of it
-    /// waits for all that is announced, and is younger than `timestamp`, which is taken before.
-    pub(crate) fn undo_in_place(&mut self) -> Result<()> {
+    /// Restores what was written in place.
+    pub(crate) fn restore(&mut self) {
         for &(a, word) in self.undo.iter().rev() {
             self.view.store(a, word);
         }
@@ -170,33 +157,39 @@ impl Core {
                 self.engine.poison(what);
             }
         }
+    }
+
+    /// Ends the journal of a run that was undone: what it had carved is free space in other pieces. Their headers are logged before
+    /// anybody else may use them; in as many records as it takes, for every part of them from the first on is a whole state.
+    pub(crate) fn keep_structure(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.allocating) {
             return Ok(());
         }
-        self.take_lock();
-        let timestamp = self.timestamp();
-        self.engine.structure_begins();
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
-        self.engine.heap.allocator().rollback(&mut self.cache, &notes);
-        self.give_lock_back();
-        let logged = if self.ranges.is_empty() { Ok(()) } else { self.log_structure(timestamp) };
-        if logged.is_ok() {
-            self.engine.structure_is_durable();
+        self.engine.heap.allocator().undo(&mut self.cache, &notes);
+        let headers = std::mem::take(&mut self.ranges);
+        for headers in headers.chunks(HEADERS_LOGGED) {
+            self.ranges.clear();
+            self.ranges.extend_from_slice(headers);
+            self.log_headers()?;
         }
-        logged
-    }
-
-    /// Logs the headers of what an undone run had carved: free space in other pieces.
-    fn log_structure(&mut self, timestamp: u64) -> Result<()> {
-        self.record.clear();
-        self.note_ranges();
         self.ranges.clear();
         self.undo.clear();
+        self.engine.heap.allocator().release_undone(&mut self.cache);
+        Ok(())
+    }
+
+    /// A transaction of its own, which nobody can conflict with: the headers in `ranges` as they are.
+    fn log_headers(&mut self) -> Result<()> {
+        self.record.clear();
+        self.note_ranges();
         let frontier = self.engine.heap.allocator().frontier();
         self.record.frontier(frontier);
-        // Everything in this log is older than what is announced: it can be applied, so waiting here ends.
         self.make_room(self.record.len())?;
-        self.unguarded = true;
+        self.announce();
+        self.take_lock();
+        let timestamp = self.timestamp();
+        self.give_lock_back();
         self.make_durable(timestamp)?;
         self.engine.frontier_logged(frontier);
         Ok(())

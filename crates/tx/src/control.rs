@@ -145,11 +145,11 @@ impl Control {
         }
     }
 
-    /// A time that no transaction is younger than whose words were loaded before this call.
+    /// A time that no transaction is younger than whose words were loaded before this call, or which this thread committed.
     pub fn no_sooner(&self) -> u64 {
         match self.clock() {
             Clock::Tsc => clock::tsc() - self.first_tick.load(Relaxed) + SKEW,
-            Clock::Counter => self.sequence.wait_even() + 1,
+            Clock::Counter => self.sequence.wait_even(),
         }
     }
 

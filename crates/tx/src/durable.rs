@@ -42,7 +42,7 @@ impl Core {
     pub fn finish_read_only(&mut self) -> Result<()> {
         add(&self.counts.commits_read_only, 1);
         self.retract();
-        self.wait_for_dependencies(self.engine.control.no_sooner())
+        self.wait_for_dependencies(self.engine.control.no_sooner() + 1)
     }
 
     /// Makes the transaction that took effect at `timestamp`, whose words are in `record`, durable, or hands them on where commits are
@@ -62,19 +62,25 @@ impl Core {
         self.engine.control.lanes[self.lane].announced.store(timestamp, Release);
         let began = self.engine.ticks.now();
         self.wait_for_dependencies(timestamp)?;
+        self.append()?;
+        self.retract();
+        add(&self.counts.durability_ns, self.engine.ticks.now().saturating_sub(began));
+        if self.position > self.hurry_at {
+            self.hurry();
+        }
+        Ok(())
+    }
+
+    /// Appends the record to the lane, durably. What it depends on is durable.
+    pub fn append(&mut self) -> Result<()> {
         let engine = &*self.engine;
-        let (lanes, lane) = (engine.heap.lanes(), &engine.control.lanes[self.lane]);
+        let lanes = engine.heap.lanes();
         let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
         let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;
         add(&self.counts.log_bytes, end - self.position);
         add(&self.counts.log_words, self.record.count());
         self.position = end;
-        lane.head.store(end, Release);
-        lane.announced.store(0, Release);
-        add(&self.counts.durability_ns, engine.ticks.now().saturating_sub(began));
-        if end > self.hurry_at {
-            self.hurry();
-        }
+        engine.control.lanes[self.lane].head.store(end, Release);
         Ok(())
     }
 
@@ -117,7 +123,8 @@ impl Core {
         let began = engine.ticks.now();
         let backoff = Backoff::new();
         loop {
-            engine.check_failed()?;
+            // Nobody waits here announced, so closing the pool need not wait for him.
+            engine.check()?;
             let done = engine.control.done.load(Acquire);
             engine.control.request();
             if self.has_room(len) {

@@ -41,8 +41,6 @@ pub(crate) struct Engine {
     /// The checkpointer's own state, if it works in this process.
     pub rounds: Mutex<Option<Rounds>>,
     frontier: AtomicU64,
-    /// Threads whose undone transaction's carving is shown to others and not durable yet.
-    structures: AtomicU64,
     failed: AtomicBool,
     /// No transaction begins any more; those that run go on to their end.
     closing: AtomicBool,
@@ -81,7 +79,6 @@ impl Engine {
             volatile,
             rounds: Mutex::new(rounds),
             frontier: AtomicU64::new(heap.allocator().frontier()),
-            structures: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             why: Mutex::new(None),
@@ -136,21 +133,6 @@ impl Engine {
 
     pub fn frontier_logged(&self, frontier: u64) {
         self.frontier.fetch_max(frontier, AcqRel);
-    }
-
-    /// Before what an undone transaction carved is shown to others.
-    pub fn structure_begins(&self) {
-        self.structures.fetch_add(1, SeqCst);
-    }
-
-    /// Its headers are durable.
-    pub fn structure_is_durable(&self) {
-        self.structures.fetch_sub(1, SeqCst);
-    }
-
-    /// Whether a block may come of what is not durable yet. Whoever asks after he got the block is told.
-    pub fn structures_pending(&self) -> bool {
-        self.structures.load(SeqCst) > 0
     }
 
     /// Lets nothing more be committed.

@@ -151,7 +151,7 @@ impl Pool {
         self.engine().check()
     }
 
-    /// The root of this name.
+    /// The root of this name, as it is now: whoever set it may be waiting for his transaction to be durable.
     pub fn root(&self, name: &str) -> Option<Root> {
         self.engine().heap.roots().get(name)
     }

@@ -96,7 +96,6 @@ impl Core {
         self.writes.clear();
         self.fresh.clear();
         self.ranges.clear();
-        (self.carved, self.counted) = (0, 0);
         self.undo.clear();
         self.roots.clear();
         self.frees.clear();
@@ -229,13 +228,11 @@ impl Core {
 
     /// Ends a run that did not take effect: as if it had never been.
     fn undo(&mut self) -> Result<()> {
-        let undone = self.undo_in_place();
+        self.restore();
         self.give_lock_back();
         self.engine.control.sequence.leave();
-        if undone.is_ok() {
-            self.retract();
-        }
-        undone
+        self.retract();
+        self.keep_structure()
     }
 
     /// Takes the sequence lock, whatever was read.

@@ -86,9 +86,6 @@ pub(crate) struct Core {
     pub undo: Vec<(Addr, u64)>,
     /// The allocator's journal is on.
     pub allocating: bool,
-    /// Runs' headers among the first `counted` ranges.
-    pub carved: u64,
-    pub counted: usize,
     /// Roots to be set: name, value, and whether there must be none of that name.
     pub roots: Vec<(String, Option<Root>, bool)>,
     pub roots_changed: bool,
@@ -135,8 +132,6 @@ impl Thread {
             ranges: Vec::new(),
             undo: Vec::new(),
             allocating: false,
-            carved: 0,
-            counted: 0,
             roots: Vec::new(),
             roots_changed: false,
             frees: Vec::new(),

@@ -440,3 +440,33 @@ fn a_root_is_made_once() {
         assert_eq!(made, 1, "{tm:?}");
     }
 }
+
+#[test]
+fn an_undone_transaction_that_carved_more_than_a_record_holds_harms_nothing() {
+    for tm in ways() {
+        for commit in [Commit::Strict, Commit::Buffered] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = Options { heap_len: 256 << 20, lane_len: 64 << 10, commit, ..options(tm) };
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let block = array(&mut thread, "cells", 8);
+            for _ in 0..2 {
+                let aborted: Result<(), Error> = thread.transaction_software(|tx| {
+                    for _ in 0..1000 {
+                        tx.alloc(140_000)?;
+                    }
+                    tx.abort("a test")
+                });
+                assert!(matches!(aborted, Err(Error::Aborted(_))), "{tm:?} {commit:?}: {aborted:?}");
+            }
+            thread.transaction(|tx| tx.write(block, 3)).unwrap();
+            pool.sync().unwrap();
+            drop(thread);
+            pool.abandon();
+            let pool = reopen(dir.path(), &options);
+            assert_eq!(pool.register().unwrap().load(block), 3);
+            let block = block as usize;
+            assert_eq!(pool.heap().allocator().block_of(block).map(|b| b.live), Some(true));
+        }
+    }
+}

@@ -31,9 +31,19 @@ impl Allocator {
     /// # Panics
     /// If none began.
     pub fn rollback<M: Marker>(&self, cache: &mut Cache, m: &M) {
-        let mut journal = cache.journal.take().expect("no undoable transaction began");
+        self.undo(cache, m);
+        self.release_undone(cache);
+    }
+
+    /// The first half of [`rollback`](Self::rollback): writes the headers, and shows nobody. They may be written to the medium in
+    /// parts, in this order: every part from the first on is a whole state.
+    ///
+    /// # Panics
+    /// If no undoable transaction began.
+    pub fn undo<M: Marker>(&self, cache: &mut Cache, m: &M) {
         let epoch = m.epoch();
         cache.epoch = epoch;
+        let journal = cache.journal.as_mut().expect("no undoable transaction began");
         for (chunk, header) in journal.headers.drain(..) {
             self.put_header(m, chunk, header);
         }
@@ -43,8 +53,18 @@ impl Allocator {
         for run in journal.runs.iter_mut().chain(&mut journal.large_allocs) {
             run.epoch = epoch;
         }
-        for run in journal.large_allocs.drain(..) {
+        for run in &journal.large_allocs {
             self.put_header(m, run.chunk, RunHeader { kind: Kind::Free, len: run.len, clean: run.clean });
+        }
+    }
+
+    /// The second half: what was undone is free, for everybody.
+    ///
+    /// # Panics
+    /// If no undoable transaction began.
+    pub fn release_undone(&self, cache: &mut Cache) {
+        let mut journal = cache.journal.take().expect("no undoable transaction began");
+        for run in journal.large_allocs.drain(..) {
             self.release_large(run);
         }
         self.release_structure(&journal);
