@@ -23,6 +23,11 @@ use crate::tx::Tx;
 use crate::version;
 use crate::view::Addr;
 
+/// Conflicts after which a transaction runs alone.
+const CONFLICTS_MAX: u32 = 16;
+/// Passes over what was read, each of which another transaction cut short, before that counts as a conflict.
+const LOOKS_MAX: u32 = 64;
+
 /// What came of an attempt to take effect.
 enum Effect {
     /// It did, with this timestamp; 0: nothing was written.
@@ -37,7 +42,7 @@ enum Effect {
 
 /// Runs `body` until it takes effect or gives up.
 pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
-    let mut room = 64;
+    let (mut room, mut conflicts) = (64, 0);
     let backoff = Backoff::new();
     loop {
         core.make_room(room)?;
@@ -46,7 +51,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
             core.retract();
             return Err(closed);
         }
-        core.begin_software();
+        core.begin_software(conflicts >= CONFLICTS_MAX);
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, in_hardware: false })));
         let effect = match &result {
             Ok(Ok(_)) => core.take_effect(),
@@ -79,6 +84,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 room = len;
             }
             Effect::Conflict => {
+                conflicts += 1;
                 add(&core.counts.aborts_software, 1);
                 let lost = core.engine.ticks.now().saturating_sub(core.began);
                 core.undo()?;
@@ -90,7 +96,8 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
 }
 
 impl Core {
-    fn begin_software(&mut self) {
+    /// `alone`: with the lock from the start, so that it gets through.
+    fn begin_software(&mut self, alone: bool) {
         self.began = self.engine.ticks.now();
         self.reads.clear();
         self.writes.clear();
@@ -102,7 +109,7 @@ impl Core {
         let sequence = &self.engine.control.sequence;
         sequence.enter();
         self.snapshot = sequence.wait_even();
-        if self.engine.tm == Tm::Lock {
+        if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
         }
     }
@@ -112,30 +119,32 @@ impl Core {
         if let Some(value) = self.writes.get(a) {
             return Ok(value);
         }
-        let mut value = self.view.word(a).load(Acquire);
+        let mut value = self.blocks.word(a).load(Acquire);
         if self.holds_lock {
             return Ok(value);
         }
         while self.engine.control.sequence.number() != self.snapshot {
             self.snapshot = self.look_again().ok_or(Abort::Conflict)?;
-            value = self.view.word(a).load(Acquire);
+            value = self.blocks.word(a).load(Acquire);
         }
         self.reads.push((a, value));
         Ok(value)
     }
 
-    /// Whether everything read still has its value; gives the sequence number of which that is true.
+    /// Whether everything read still has its value; gives the sequence number of which that is true. Also `None` if others never leave
+    /// it the time to look at all of it.
     fn look_again(&self) -> Option<u64> {
         let sequence = &self.engine.control.sequence;
-        loop {
+        for _ in 0..LOOKS_MAX {
             let number = sequence.wait_even();
-            if self.reads.iter().any(|&(a, value)| self.view.word(a).load(Acquire) != value) {
+            if self.reads.iter().any(|&(a, value)| self.blocks.word(a).load(Acquire) != value) {
                 return None;
             }
             if sequence.number() == number {
                 return Some(number);
             }
         }
+        None
     }
 
     /// Whether something that the transaction read has changed since.

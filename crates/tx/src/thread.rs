@@ -30,6 +30,9 @@ use crate::{hardware, software, version};
 /// Versions that a transaction keeps apart; with more it depends on everything older.
 const DEPENDENCIES_MAX: usize = 8;
 
+/// Ticks by which the clock may seem to go back when a thread moves to another core.
+const CLOCK_BACK_MAX: u64 = 1 << 20;
+
 /// One thread's way to a pool. Not shared; a thread that ends gives its log to the next.
 #[derive(Debug)]
 pub struct Thread {
@@ -45,6 +48,8 @@ pub struct Thread {
 pub(crate) struct Core {
     pub engine: Arc<Engine>,
     pub view: View,
+    /// Of the same: where blocks may be, which programs read.
+    pub blocks: View,
     /// Where blocks begin; before it lie the pool's own tables.
     pub data: Addr,
     pub lane: usize,
@@ -110,6 +115,7 @@ impl Thread {
         );
         let core = Core {
             view: engine.view,
+            blocks: engine.view.from(engine.data),
             data: engine.data,
             lane,
             counts: engine.counts(lane),
@@ -187,22 +193,22 @@ impl Thread {
     /// The word at `a`, as it is now: part of no transaction, durable or not.
     ///
     /// # Panics
-    /// If that is no word of the heap.
+    /// If that is no word of the heap, or one of the pool's own tables.
     #[inline]
     pub fn load(&self, a: Addr) -> u64 {
-        self.core.view.load(a)
+        self.core.blocks.load(a)
     }
 
-    /// Whether `a` is the address of a word in the heap.
+    /// Whether `a` is the address of a word in the heap, beyond the pool's own tables.
     #[inline]
     pub fn holds(&self, a: Addr) -> bool {
-        self.core.view.holds(a)
+        self.core.blocks.holds(a)
     }
 
     /// The version word at `a`, before words that it guards are loaded; `None` while it is locked.
     #[inline]
     pub fn load_version(&self, a: Addr) -> Option<u64> {
-        let version = self.core.view.word(a).load(std::sync::atomic::Ordering::Acquire);
+        let version = self.core.blocks.word(a).load(std::sync::atomic::Ordering::Acquire);
         (!version::is_locked(version)).then_some(version)
     }
 
@@ -210,13 +216,13 @@ impl Thread {
     #[inline]
     pub fn validate(&self, a: Addr, version: u64) -> bool {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        self.core.view.load(a) == version
+        self.core.blocks.load(a) == version
     }
 
     /// Brings the line at `a` into the cache.
     #[inline]
     pub fn prefetch(&self, a: Addr) {
-        if self.core.view.holds(a) {
+        if self.core.blocks.holds(a) {
             towa_media::persist::prefetch(std::ptr::without_provenance(a as usize));
         }
     }
@@ -240,7 +246,11 @@ impl Core {
     /// Announces that a transaction begins, and forgets the last.
     #[inline]
     pub fn announce(&mut self) {
-        self.since = self.engine.control.announce(self.lane);
+        let since = self.engine.control.announce(self.lane);
+        if since + CLOCK_BACK_MAX < self.since {
+            self.engine.poison("the time stamp counter went back (suspended, or moved to another machine?); use stm on such a machine".into());
+        }
+        self.since = since;
         self.dependencies.clear();
         self.unguarded = false;
         self.touched.clear();

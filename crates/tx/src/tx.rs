@@ -63,7 +63,7 @@ impl Tx<'_> {
         self.core.unguarded = true;
         if self.in_hardware {
             // Its line becomes part of what is read, before the time is: so a transaction that wrote here earlier is older.
-            self.core.view.load(a);
+            self.core.blocks.load(a);
         }
         self.write_guarded(a, value)
     }
@@ -86,7 +86,7 @@ impl Tx<'_> {
             rtm::abort::<{ code::FULL }>();
         }
         if !self.core.touched.contains(&a) {
-            self.core.view.word(a);
+            self.core.blocks.word(a);
             self.core.touched.push(a);
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Tx<'_> {
     /// [read](Self::read_version): it waits for no other thread's record but those that this version stands for.
     #[inline]
     pub fn read_guarded(&mut self, a: Addr) -> Result<u64, Abort> {
-        if self.in_hardware { Ok(self.core.view.load(a)) } else { self.core.read_software(a) }
+        if self.in_hardware { Ok(self.core.blocks.load(a)) } else { self.core.read_software(a) }
     }
 
     /// [`write`](Self::write) of a word guarded by a version word that this transaction has read and [touches](Self::touch).

@@ -26,6 +26,11 @@ impl View {
         View { base: base.expose_provenance() as u64, len }
     }
 
+    /// The part from address `first` on.
+    pub fn from(&self, first: Addr) -> View {
+        View { base: first, len: self.base + self.len - first }
+    }
+
     pub fn base(&self) -> u64 {
         self.base
     }

@@ -18,6 +18,9 @@ const WINDOW: u64 = 64 << 10;
 /// Bytes by which a guess at what comes runs ahead.
 const AHEAD: u64 = 8 * LINE as u64;
 
+/// Longest record that is looked for behind a lane's end: any line may look like the beginning of a long one.
+const LOOKED_AT_MAX: u64 = 4 << 10;
+
 /// Where the records of a lane are read from, and up to where.
 #[derive(Debug)]
 pub(super) struct Cursor<'r> {
@@ -159,9 +162,8 @@ impl<'r> Cursor<'r> {
             let at = position % self.lane_len;
             let room = (self.lane_len - at).min(self.end - position);
             let seed = self.seed;
-            let Some(look) = record::look(self.words(at, line)?).filter(|look| look.summed <= room && !look.is_pad) else {
-                continue;
-            };
+            let is_short = |look: &record::Look| look.summed <= room.min(LOOKED_AT_MAX) && !look.is_pad;
+            let Some(look) = record::look(self.words(at, line)?).filter(is_short) else { continue };
             if record::is_whole(self.words(at, look.summed)?, seed, position) {
                 return Ok(Err(self.fault("is damaged, for behind it stands a whole one")));
             }

@@ -59,7 +59,8 @@ impl Live {
             live.add(ts, cursor.record()?, sb).map_err(|what| Error::Damaged { pool: medium.location(), what })
         });
         merged?.map_err(faulty)?;
-        for cursor in &mut first {
+        // A pool that was closed has nothing in its lanes.
+        for cursor in first.iter_mut().filter(|_| sb.clean == 0) {
             cursor.check_end()?.map_err(faulty)?;
         }
         live.heads = first.iter().map(|cursor| cursor.position).collect();

@@ -77,7 +77,8 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
                 self.tree.pause(&mut tries)?;
                 continue;
             };
-            if entries.last().map(|e| e.key.borrow()) != last {
+            // A tree that was emptied may have kept inner nodes: their ranges are not those of what is loaded.
+            if entries.last().map(|e| e.key.borrow()) != last || last.is_none() && !path.steps.is_empty() {
                 let what = "only an empty tree is loaded, and while nobody else writes; insert the entries instead".into();
                 return Err(Error::Mismatch { pool: self.tree.pool.location(), what });
             }
@@ -95,7 +96,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
                 self.hang_in(&mut change, &path, leaf.at, separator, new)?
             } else {
                 change.rewrite(leaf.at, leaf.version, was, words.0);
-                path.steps.is_empty()
+                true
             };
             if hung && self.make(change)? {
                 return Ok(());
