@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use towa_crash_test::{epoch, tx};
+use towa_crash_test::{epoch, tree, tx};
 use towa_media::sim::Model;
 
 use crate::failure;
@@ -19,6 +19,7 @@ use crate::report;
 #[command(after_help = "\
 Examples:
   towa crash-test epoch --images 100000        as in the tests
+  towa crash-test tree --tree bptree           the B+-tree alone
   towa crash-test tx --seed 1234               again, after a failure printed its seed")]
 pub struct CrashTestArgs {
     #[command(subcommand)]
@@ -36,6 +37,17 @@ enum Door {
     /// Each image must hold the transactions that returned, plus possibly one in flight of each thread, whole or not at all, and none
     /// without those whose values it saw. What several threads do at once a seed does not repeat.
     Tx(SweepArgs),
+    /// Ordered maps: the B+-tree on durable transactions and the FPTree; splits, merges, keys of both kinds, full heaps.
+    ///
+    /// Each image must hold the operations that returned, plus possibly the one in flight, in a tree that keeps every invariant and in
+    /// which each block has one owner.
+    Tree {
+        /// Which tree.
+        #[arg(long, value_enum, default_value_t = TreeArg::Both)]
+        tree: TreeArg,
+        #[command(flatten)]
+        args: SweepArgs,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +71,28 @@ enum ModelArg {
     Line,
     File,
     Both,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TreeArg {
+    /// The B+-tree on transactions.
+    #[value(name = "bptree")]
+    BpTree,
+    /// The FPTree.
+    #[value(name = "fptree")]
+    FpTree,
+    /// One in turn with the other.
+    Both,
+}
+
+impl From<TreeArg> for tree::Which {
+    fn from(tree: TreeArg) -> tree::Which {
+        match tree {
+            TreeArg::BpTree => tree::Which::BpTree,
+            TreeArg::FpTree => tree::Which::FpTree,
+            TreeArg::Both => tree::Which::Both,
+        }
+    }
 }
 
 /// None at all would prove nothing.
@@ -98,6 +132,27 @@ pub fn run(args: &CrashTestArgs) -> Result<()> {
                 r.transactions
             )
         }),
+        Door::Tree { tree, args } => sweep(
+            "tree",
+            args,
+            |s, progress| tree::sweep(s, (*tree).into(), progress),
+            |r| {
+                format!(
+                    "{} crash images recovered to what had returned: {} of the B+-tree, {} during recovery, {} after a kill\n\
+                 {} crash points: {} exhaustive, {} sampled; {} worlds, {} operations, {} refused for want of space\n",
+                    r.images,
+                    r.images_of_bptree,
+                    r.images_in_recovery,
+                    r.images_after_kill,
+                    r.crash_points,
+                    r.exhaustive_points,
+                    r.sampled_points,
+                    r.worlds,
+                    r.operations,
+                    r.refused
+                )
+            },
+        ),
     }
 }
 

@@ -19,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use towa_crash_test::tree::fptree::{Drawn, Shape, State, World, check_image, killed};
+use towa_crash_test::tree::{Drawn, Shape, State, World, check_image, killed};
 use towa_media::sim::{EventInfo, EventKind, Explorer, Model, SimMedium, Trace};
+use towa_tree::FpTree;
 
 /// Of these, not every one can be missed: a mark is written back again with the next one, before anything beyond it may be published; and
 /// while an arena has no name, the fence of its first mark comes before the one that counts.
@@ -47,9 +48,9 @@ struct Recorded {
 
 fn record<K: Drawn + ?Sized>(model: Model, seed: u64, all: &mut Vec<Recorded>) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let shape = Shape { entries: rng.random_range(2..5), len: 512 << 10, keys: 30, operations: 70 };
+    let shape = Shape { entries: rng.random_range(2..5), ..Shape::default() };
     let medium = SimMedium::new(model);
-    let world = World::<K>::run(&medium, &mut rng, State::<K>::new(), &shape).expect("work without faults");
+    let world = World::<FpTree<K>>::run(&medium, &mut rng, State::<K>::new(), &shape).expect("work without faults");
     let trace = medium.trace();
     // Right after a store, which is then visible and not durable: of the name, of the mark, of a micro-log, of anything.
     let after = |is: &dyn Fn(&EventInfo<'_>) -> bool| trace.events().filter(|e| is(e)).map(|e| e.index() + 1).collect::<Vec<_>>();
@@ -60,14 +61,14 @@ fn record<K: Drawn + ?Sized>(model: Model, seed: u64, all: &mut Vec<Recorded>) {
     for i in 0..KILLS {
         let moments = &moments[i % moments.len()];
         let at = moments[rng.random_range(0..moments.len())];
-        if let Some(killed) = killed::<K>(&trace, at, seed, &world.states).expect("a killed process leaves a sound tree") {
+        if let Some(killed) = killed::<FpTree<K>>(&trace, at, seed, &world.states).expect("a killed process leaves a sound tree") {
             let (trace, recovery) = (killed.trace.clone(), killed.recovery.clone());
             let check: Check = Box::new(move |medium, notes| killed.check(medium, notes));
             all.push(Recorded { trace, first: recovery.end, recovery, check });
         }
     }
     let states = world.states;
-    let check: Check = Box::new(move |medium, notes| check_image::<K>(medium, notes, &states).map(|_| ()));
+    let check: Check = Box::new(move |medium, notes| check_image::<FpTree<K>>(medium, notes, &states).map(|_| ()));
     all.push(Recorded { trace, recovery: 0..0, first: 0, check });
 }
 

@@ -248,7 +248,9 @@ impl Core {
     pub fn announce(&mut self) {
         let since = self.engine.control.announce(self.lane);
         if since + CLOCK_BACK_MAX < self.since {
-            self.engine.poison("the time stamp counter went back (suspended, or moved to another machine?); use stm on such a machine".into());
+            self.engine.poison(
+                "the time stamp counter went back (suspended, or moved to another machine?); use stm on such a machine".into(),
+            );
         }
         self.since = since;
         self.dependencies.clear();

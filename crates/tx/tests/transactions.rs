@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use towa_tx::{Abort, Addr, Checkpointer, Commit, Error, Options, Pool, Root, Thread, TmChoice, hardware_transactions_commit};
 
@@ -15,7 +16,18 @@ fn ways() -> Vec<TmChoice> {
 }
 
 fn options(tm: TmChoice) -> Options {
-    Options { heap_len: 16 << 20, lanes: 8, lane_len: 256 << 10, tm, medium: Some(towa_media::Kind::Ram), ..Options::default() }
+    // Pools of parallel tests live in one process, and are opened again where they were.
+    static NEXT: AtomicUsize = AtomicUsize::new(0x4100_0000_0000);
+    let base = Some(NEXT.fetch_add(1 << 30, Relaxed));
+    Options {
+        base,
+        heap_len: 16 << 20,
+        lanes: 8,
+        lane_len: 256 << 10,
+        tm,
+        medium: Some(towa_media::Kind::Ram),
+        ..Options::default()
+    }
 }
 
 /// A block of `words` words of 0, named `name`.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,7 +21,18 @@ pub fn ways() -> Vec<TmChoice> {
 }
 
 pub fn options(tm: TmChoice) -> Options {
-    Options { heap_len: 64 << 20, lanes: 8, lane_len: 256 << 10, tm, medium: Some(towa_media::Kind::Ram), ..Options::default() }
+    // Pools of parallel tests live in one process, and are opened again where they were.
+    static NEXT: AtomicUsize = AtomicUsize::new(0x4100_0000_0000);
+    let base = Some(NEXT.fetch_add(1 << 30, Relaxed));
+    Options {
+        base,
+        heap_len: 64 << 20,
+        lanes: 8,
+        lane_len: 256 << 10,
+        tm,
+        medium: Some(towa_media::Kind::Ram),
+        ..Options::default()
+    }
 }
 
 /// Seed of random tests: `TOWA_SEED`, or another each time; printed, so that a failure can be repeated.

@@ -1,0 +1,98 @@
+//! What must be there after a crash, and what a killed process' successor promises.
+//!
+//! What must always hold: an image taken behind note n holds the state after n operations or after n + 1, every invariant of the tree, and no
+//! block without an owner; so does what the next process leaves, from its first note on.
+
+use std::borrow::Borrow;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use towa_media::sim::{SimMedium, Trace};
+use towa_tree::Error;
+
+use super::kind::{Drawn, Tree, everything};
+use super::world::{Shape, State, apart};
+
+/// Everything in the tree on `medium`, which is recovered and checked; `None` where there is none.
+pub fn recovered<T: Tree>(medium: &SimMedium) -> Result<Option<State<T::Key>>, String> {
+    let Some(tree) = T::open(medium).map_err(|e| format!("recovery refused: {e}"))? else { return Ok(None) };
+    let state = tree.check().map_err(|e| format!("after recovery: {e}")).and_then(|()| everything(&tree));
+    tree.leave();
+    state.map(Some)
+}
+
+/// Recovers `medium` and compares it with what must be there; gives the number of the state that is, or `None` where there is rightly no
+/// tree. `notes`: those taken since the opening.
+pub fn check_image<T: Tree>(medium: &SimMedium, notes: &[u64], states: &[State<T::Key>]) -> Result<Option<usize>, String> {
+    let returned = notes.last().copied().unwrap_or(0) as usize;
+    match recovered::<T>(medium)? {
+        None if notes.is_empty() && states[0].is_empty() => Ok(None),
+        None => Err("the tree is gone".into()),
+        Some(state) => {
+            let allowed = returned..=(returned + 1).min(states.len() - 1);
+            let found = allowed.into_iter().find(|n| states[*n] == state);
+            found.map(Some).ok_or_else(|| {
+                let wanted = &states[returned];
+                let lost: Vec<_> = wanted.iter().filter(|(k, value)| state.get((*k).borrow() as &T::Key) != Some(value)).collect();
+                let strange: Vec<_> =
+                    state.iter().filter(|(k, value)| wanted.get((*k).borrow() as &T::Key) != Some(value)).collect();
+                format!("after {returned} operations: lost or changed {lost:?}, there instead {strange:?}")
+            })
+        }
+    }
+}
+
+/// Notes of the process after a killed one are greater than any before.
+const KILLED: u64 = 1 << 32;
+
+/// A trace that goes on after a kill.
+pub struct Killed<T: Tree> {
+    /// Of both processes.
+    pub trace: Trace,
+    /// Events of the second one's recovery.
+    pub recovery: std::ops::Range<usize>,
+    /// What the second one found, and after each of its operations.
+    pub states: Vec<State<T::Key>>,
+}
+
+impl<T: Tree> Killed<T> {
+    /// Checks an image of a crash under the second process.
+    pub fn check(&self, medium: &SimMedium, notes: &[u64]) -> Result<(), String> {
+        let notes: Vec<u64> = notes.iter().filter(|note| **note >= KILLED).map(|note| note - KILLED).collect();
+        match notes.is_empty() {
+            // Until it has opened the tree, it has promised nothing: what it found is what was in flight.
+            true => recovered::<T>(medium).map(|_| ()),
+            false => check_image::<T>(medium, &notes, &self.states).map(|_| ()),
+        }
+    }
+}
+
+/// The trace of a process that is killed after `events` events, and of the next one, which opens the tree and works on it; `None` where there
+/// is no tree yet.
+pub fn killed<T: Tree>(trace: &Trace, events: usize, seed: u64, states: &[State<T::Key>]) -> Result<Option<Killed<T>>, String> {
+    let medium = trace.killed_after(events);
+    let Some(n) = check_image::<T>(&medium, &medium.trace().notes(), states)? else { return Ok(None) };
+    // Afresh: that check has made all of it durable.
+    let medium = trace.killed_after(events);
+    let tree = T::open_or_create(&medium, &Shape::default()).map_err(|e| e.to_string())?;
+    let recovery = events..medium.events();
+    medium.note(KILLED);
+    let mut rng = SmallRng::seed_from_u64(seed ^ events as u64);
+    let mut states = vec![states[n].clone()];
+    let mut session = tree.worker().map_err(|e| e.to_string())?;
+    for i in 1..12 {
+        let mut state = states[states.len() - 1].clone();
+        let (key, value) = (T::Key::of(rng.random_range(0..40)), rng.random());
+        match apart(|| session.upsert(key.borrow(), value)) {
+            Ok(_) => drop(state.insert(key, value)),
+            Err(Error::OutOfSpace { .. }) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+        states.push(state);
+        medium.note(KILLED + i);
+    }
+    drop(session);
+    let trace = medium.trace();
+    tree.leave();
+    Ok(Some(Killed { trace, recovery, states }))
+}
