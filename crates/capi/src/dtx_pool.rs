@@ -144,7 +144,7 @@ unsafe fn open(path: *const c_char, options: *const DtxOptions) -> Result<*mut G
         })?;
         (pool, path.display().to_string())
     };
-    let (base, len) = pool.heap_range();
+    let (base, len) = pool.block_range();
     given::count_forks();
     Ok(Given::give(Arc::new(DtxPool { pool, name, base, len, threads: AtomicUsize::new(0), trees: AtomicUsize::new(0) })))
 }

@@ -1,5 +1,6 @@
 //! Pools: opening, closing, and what is asked of the whole.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::thread::JoinHandle;
 use crossbeam_utils::Backoff;
 use parking_lot::Mutex;
 use towa_heap::superblock::Door;
-use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root};
+use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root, alloc};
 use towa_media::Medium;
 
 use crate::control::{self, ControlMemory};
@@ -194,6 +195,26 @@ impl Pool {
     /// First address and length in bytes of the heap.
     pub fn heap_range(&self) -> (u64, u64) {
         (self.engine().view.base(), self.engine().view.len())
+    }
+
+    /// Where blocks may be: first address and length in bytes. What [`Thread::load`] and transactions may read.
+    pub fn block_range(&self) -> (u64, u64) {
+        let blocks = self.engine().view.from(self.engine().data);
+        (blocks.base(), blocks.len())
+    }
+
+    /// Checks the headers of all blocks, while no transaction runs: how many are live, or what is wrong.
+    pub fn check_blocks(&self) -> std::result::Result<u64, String> {
+        let (heap, view) = (&self.engine().heap, self.engine().view);
+        // The allocator reads its headers; words at whole words' offsets.
+        let mut read = |offset: u64, into: &mut [u8]| -> std::result::Result<(), Infallible> {
+            for (at, byte) in (view.base() + offset..).zip(into) {
+                *byte = (view.load(at & !7) >> (at % 8 * 8)) as u8;
+            }
+            Ok(())
+        };
+        let Ok(report) = alloc::check(&mut read, heap.len(), alloc::CHUNK, heap.allocator().frontier());
+        report.damage.first().map_or(Ok(report.blocks_live), |damage| Err(damage.to_string()))
     }
 
     /// The pool's figures now.

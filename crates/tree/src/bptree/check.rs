@@ -7,9 +7,7 @@
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
-use std::convert::Infallible;
 
-use towa_heap::alloc;
 use towa_tx::{Addr, Thread};
 
 use super::BpTree;
@@ -145,22 +143,9 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
 
     /// All live blocks were seen.
     fn no_other_block(&self) -> Result<()> {
-        let heap = self.tree.pool.heap();
-        let base = self.tree.heap.0;
-        // The allocator reads its headers, words at whole words' offsets.
-        let mut read = |offset: u64, into: &mut [u8]| -> std::result::Result<(), Infallible> {
-            for (i, byte) in into.iter_mut().enumerate() {
-                let at = base + offset + i as u64;
-                *byte = (self.thread.load(at & !7) >> (at % 8 * 8)) as u8;
-            }
-            Ok(())
-        };
-        let Ok(report) = alloc::check(&mut read, heap.len(), alloc::CHUNK, heap.allocator().frontier());
-        if let Some(damage) = report.damage.first() {
-            return Err(self.tree.damaged(format!("the allocator: {damage}")));
-        }
-        if report.blocks_live != self.blocks.len() as u64 {
-            let (live, known) = (report.blocks_live, self.blocks.len());
+        let live = self.tree.pool.check_blocks().map_err(|what| self.tree.damaged(format!("the allocator: {what}")))?;
+        let known = self.blocks.len() as u64;
+        if live != known {
             return Err(self.tree.damaged(format!("{live} blocks are allocated, the tree has {known}")));
         }
         Ok(())

@@ -54,7 +54,7 @@ pub use session::BpSession;
 pub struct BpTree<K: ?Sized, const LEAF: usize = 48, const INNER: usize = 30> {
     pool: Pool,
     header: Addr,
-    /// Where the heap begins, and its length.
+    /// Where blocks may be: first address and length.
     heap: (u64, u64),
     _keys: PhantomData<fn(&K)>,
 }
@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     }
 
     fn at(pool: &Pool, header: Addr) -> Self {
-        Self { pool: pool.clone(), header, heap: pool.heap_range(), _keys: PhantomData }
+        Self { pool: pool.clone(), header, heap: pool.block_range(), _keys: PhantomData }
     }
 
     /// The first line of its header.
