@@ -37,6 +37,8 @@
  *   2. A body may run several times, and only its last run counts; in hardware an earlier run leaves no trace, in software
  *      it leaves what it did to the program's own memory. So it sets what it hands out anew in each run, and does nothing
  *      that cannot be repeated: no output, no locks, no malloc without free.
+ *      In hardware a run that will not commit may see words that never were together: it must not trust an index or a length
+ *      that it read further than its own memory goes.
  *   3. A body passes on what a call that failed gave, at once. Such a transaction does not commit whatever the body
  *      returns, and what a call that failed was to fill in is left as it was.
  *   4. A body returns: it does not throw, longjmp, end its thread, fork, or use any other pool, thread or tree.

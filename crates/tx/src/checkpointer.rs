@@ -10,6 +10,7 @@
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::Backoff;
 use towa_heap::Heap;
 use towa_heap::lanes::Replayer;
 
@@ -123,6 +124,17 @@ impl Engine {
             control::wake(&self.control.work);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Makes all buffered commits before this call durable. Waits for transactions that run: they may come before those.
+    pub fn flush_upto_now(&self) -> Result<()> {
+        let target = self.control.no_sooner();
+        let backoff = Backoff::new();
+        while self.flush_group()? < target {
+            self.check_failed()?;
+            backoff.snooze();
+        }
+        Ok(())
     }
 
     /// Makes buffered commits durable; gives the timestamp up to which they are.

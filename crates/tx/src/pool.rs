@@ -112,7 +112,8 @@ impl Pool {
         &self.0.engine
     }
 
-    /// This thread's way to the pool.
+    /// This thread's way to the pool. One a thread: a transaction begun inside a transaction through another one may wait for the outer
+    /// one for ever.
     ///
     /// # Errors
     /// [`Error::TooManyThreads`]; a full medium; [`Error::Poisoned`].
@@ -130,15 +131,8 @@ impl Pool {
     /// Waits for transactions of other threads that began before: they may come before what the caller committed. Not to be called by a
     /// body.
     pub fn sync(&self) -> Result<()> {
-        let engine = self.engine();
-        engine.check()?;
-        let target = engine.control.no_sooner();
-        let backoff = Backoff::new();
-        while engine.flush_group()? < target {
-            engine.check_failed()?;
-            backoff.snooze();
-        }
-        Ok(())
+        self.engine().check()?;
+        self.engine().flush_upto_now()
     }
 
     /// Brings the image up to all that is durable now and frees the logs. Done by itself in time; for tests and before a copy.
@@ -264,6 +258,7 @@ impl Inner {
         if engine.is_volatile() {
             return Ok(());
         }
+        engine.flush_upto_now()?;
         engine.checkpoint_here()?;
         Ok(engine.heap.close()?)
     }
