@@ -76,6 +76,9 @@ pub fn code(error: &Error) -> u8 {
         }
         let epoch = cause.downcast_ref().map(of_epoch);
         let tx = || cause.downcast_ref().map(of_tx);
+        if let Some(e) = cause.downcast_ref() {
+            return Some(of_tree(e));
+        }
         let heap = || cause.downcast_ref().map(of_heap);
         let media = || cause.downcast_ref().map(of_media);
         epoch.or_else(tx).or_else(heap).or_else(media)
@@ -97,6 +100,21 @@ fn of_tx(error: &towa_tx::Error) -> u8 {
         towa_tx::Error::Heap(e) => of_heap(e),
         towa_tx::Error::OutOfSpace { .. } => FULL,
         towa_tx::Error::Poisoned { .. } => POISONED,
+        _ => FAILED,
+    }
+}
+
+fn of_tree(error: &towa_tree::Error) -> u8 {
+    use towa_alloc::Error as Arena;
+    use towa_tree::Error::*;
+    match error {
+        Tx(e) => of_tx(e),
+        Media(e) | Alloc(Arena::Media(e)) => of_media(e),
+        OutOfSpace { .. } => FULL,
+        Damaged { .. } | Alloc(Arena::Foreign { .. } | Arena::Newer { .. } | Arena::Damaged { .. } | Arena::WrongKind { .. }) => {
+            DAMAGED
+        }
+        Alloc(Arena::Missing { .. }) => MISSING,
         _ => FAILED,
     }
 }

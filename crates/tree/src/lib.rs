@@ -12,11 +12,13 @@ pub mod bptree;
 mod fingerprint;
 pub mod fptree;
 mod keys;
+mod known;
 mod map;
 mod paper;
 
 pub use bptree::BpTree;
 pub use fptree::FpTree;
 pub use keys::{Blobs, Key};
+pub use known::{Checked, check_all, check_arena};
 pub use map::{Direction, Error, KEY_MAX, OrderedMap, Result, Session};
 pub use paper::PaperTree;

@@ -19,7 +19,7 @@ use crate::report::bytes;
 pub struct Content {
     /// Name of its root.
     pub root: String,
-    /// `hash map`, `ordered map`, `vector`, `queue` or `serve store`.
+    /// `hash map`, `ordered map`, `vector`, `queue`, `serve store`, a B+-tree or an FPTree.
     pub kind: &'static str,
     /// Its items.
     pub items: u64,
@@ -37,12 +37,8 @@ pub enum Contents {
 pub fn check(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Contents> {
     let is_complete = report.epochs_to_replay == 0 && !report.incomplete_epoch;
     let needed = if is_complete { 0 } else { report.frontier + report.lines_to_replay * 64 };
-    if let Some(there) = available_memory().filter(|there| needed > *there) {
-        return Ok(Contents::NotChecked(format!(
-            "a pool after a crash is read into memory for that: {} of {} that are there; `towa recover` it first",
-            bytes(needed),
-            bytes(there)
-        )));
+    if let Some(why) = too_much(needed) {
+        return Ok(why);
     }
     let _progress = Progress::spinner("checking what is in it".into());
     let options = Options { manual: true, eager: !is_complete, ..Options::default() };
@@ -55,6 +51,48 @@ pub fn check(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Contents>
     let checked = check_roots(&pool);
     pool.abandon();
     checked.map(Contents::Sound)
+}
+
+/// The same for a pool of transactions: the B+-trees in it.
+pub fn check_tx(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Contents> {
+    let is_complete = report.records_to_replay == 0;
+    let needed = if is_complete { 0 } else { report.frontier + report.words_to_replay * 16 };
+    if let Some(why) = too_much(needed) {
+        return Ok(why);
+    }
+    let _progress = Progress::spinner("checking what is in it".into());
+    let options = towa_tx::Options {
+        checkpointer: towa_tx::Checkpointer::Manual,
+        tm: towa_tx::TmChoice::Stm,
+        eager: !is_complete,
+        ..towa_tx::Options::default()
+    };
+    let pool = match towa_tx::Pool::open_on(Private::of(medium, is_complete), &options).map_err(Error::from) {
+        Ok(pool) => pool,
+        Err(error) if failure::code(&error) == failure::FAILED => return Ok(Contents::NotChecked(failure::message(&error))),
+        Err(error) => return Err(error),
+    };
+    let found = towa_tree::check_all(&pool);
+    pool.abandon();
+    Ok(Contents::Sound(found?.into_iter().map(|it| Content { root: it.name, kind: it.kind, items: it.items }).collect()))
+}
+
+/// Checks the FPTree in the arena on `medium`.
+pub fn check_arena(medium: Arc<dyn Medium>) -> Result<Content> {
+    let _progress = Progress::spinner("checking the tree".into());
+    let private: Arc<dyn Medium> = Private::of(medium, false);
+    let it = towa_tree::check_arena(&private)?;
+    Ok(Content { root: it.name, kind: it.kind, items: it.items })
+}
+
+/// Why a pool is not read into memory, if it is too much for that.
+fn too_much(needed: u64) -> Option<Contents> {
+    let there = available_memory().filter(|there| needed > *there)?;
+    Some(Contents::NotChecked(format!(
+        "a pool after a crash is read into memory for that: {} of {} that are there; `towa recover` it first",
+        bytes(needed),
+        bytes(there)
+    )))
 }
 
 fn check_roots(pool: &Pool) -> Result<Vec<Content>> {

@@ -21,7 +21,7 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TOWABPT\0");
 /// Version of the format of everything here.
 pub(super) const FORMAT: u64 = 1;
 /// Tag of a tree's root.
-pub(super) const ROOT_TAG: u64 = MAGIC;
+pub(crate) const ROOT_TAG: u64 = MAGIC;
 
 /// Bytes of the header, and offsets of its words.
 pub(super) mod header {

@@ -42,8 +42,9 @@ use towa_tx::{Addr, Pool, Root, Thread};
 
 use crate::keys::Key;
 use crate::map::{Error, OrderedMap, Result, Session};
-use layout::{FORMAT, MAGIC, ROOT_TAG, SLACK, Shape, VERSION, aligned, header};
+use layout::{FORMAT, MAGIC, SLACK, Shape, VERSION, aligned, header};
 
+pub(crate) use layout::ROOT_TAG;
 pub use session::BpSession;
 
 /// A durable ordered map: a B+-tree whose every change is a transaction. Keys are `u64` or `[u8]`.

@@ -1,0 +1,102 @@
+//! What the commands say of pools of transactions, of trees, and of a checkpointer that cannot be.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use towa_media::Kind;
+use towa_tree::{BpTree, FpTree, OrderedMap, Session, fptree};
+use towa_tx::{Checkpointer, Options, Pool};
+
+fn towa(args: &[&str], dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_towa")).args(args).arg(dir).output().expect("towa runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A pool with a tree of 1000 numbers and one of a byte string, left as `leave` says.
+fn pool(dir: &Path, leave: impl FnOnce(Pool)) {
+    let options = Options { heap_len: 16 << 20, lanes: 4, lane_len: 1 << 20, medium: Some(Kind::Ram), ..Options::default() };
+    let pool = Pool::create(dir, &options).unwrap();
+    let numbers = BpTree::<u64>::create(&pool, "numbers").unwrap();
+    let mut session = numbers.session().unwrap();
+    (0..1000).for_each(|n| assert!(session.insert(&n, n).unwrap()));
+    drop(session);
+    assert!(BpTree::<[u8]>::create(&pool, "names").unwrap().session().unwrap().insert(b"towa", 1).unwrap());
+    drop(numbers);
+    leave(pool);
+}
+
+#[test]
+fn trees_are_verified_in_closed_pools_and_as_a_crash_left_them() {
+    for crashed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        pool(dir.path(), |pool| if crashed { pool.abandon() } else { pool.close().unwrap() });
+        let before = std::fs::read(dir.path().join("log")).unwrap();
+        let verified = towa(&["verify", "--medium", "ram"], dir.path());
+        let text = said(&verified);
+        assert!(verified.status.success(), "{text}");
+        assert!(text.contains("numbers: B+-tree of numbers of 1000 items"), "{text}");
+        assert!(text.contains("names: B+-tree of byte strings of 1 items"), "{text}");
+        assert_eq!(text.contains("records of transactions"), crashed, "{text}");
+        assert!(before == std::fs::read(dir.path().join("log")).unwrap(), "verify wrote");
+        let info = said(&towa(&["info"], dir.path()));
+        assert!(info.contains("door tx") && info.contains("4, one for each thread that writes"), "{info}");
+        let recovered = towa(&["recover", "--medium", "ram"], dir.path());
+        assert!(recovered.status.success(), "{}", said(&recovered));
+        assert_eq!(said(&recovered).contains("records of transactions replayed"), crashed, "{}", said(&recovered));
+    }
+}
+
+#[test]
+fn an_fptree_is_verified_and_its_damage_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let medium = towa_media::open_dir(dir.path(), Some(Kind::Ram), false).unwrap();
+    let tree = FpTree::<u64>::create(medium, &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap();
+    (0..500).for_each(|n| assert!(tree.session().insert(&n, n).unwrap()));
+    assert_eq!(tree.count().unwrap(), 500);
+    tree.close().unwrap();
+    let verified = towa(&["verify", "--medium", "ram"], dir.path());
+    assert!(said(&verified).contains("FPTree of numbers with 500 keys"), "{}", said(&verified));
+    let file = dir.path().join("arena");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[4096] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(towa(&["verify", "--medium", "ram"], dir.path()).status.code(), Some(3));
+}
+
+#[test]
+fn a_checkpointer_that_cannot_be_is_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(towa(&["checkpointer"], dir.path()).status.code(), Some(5), "no pool there");
+    pool(dir.path(), |pool| pool.close().unwrap());
+    let closed = towa(&["checkpointer"], dir.path());
+    assert!(closed.status.code() == Some(1) && said(&closed).contains("start it first"), "{}", said(&closed));
+    // Open, but with a thread of its own.
+    let open = Pool::open(dir.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).unwrap();
+    assert_eq!(towa(&["checkpointer"], dir.path()).status.code(), Some(1));
+    open.close().unwrap();
+
+    let options = Options { checkpointer: Checkpointer::Process, medium: Some(Kind::Ram), ..Options::default() };
+    let open = Pool::open(dir.path(), &options).unwrap();
+    let mut first = Command::new(env!("CARGO_BIN_EXE_towa"))
+        .args(["checkpointer", "--wait", "10"])
+        .arg(dir.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(first.stdout.as_mut().unwrap()), &mut ready).unwrap();
+    assert!(ready.starts_with("ready: "), "{ready}");
+    let second = towa(&["checkpointer"], dir.path());
+    assert!(second.status.code() == Some(4) && said(&second).contains("another checkpointer"), "{}", said(&second));
+    open.close().unwrap();
+    assert!(first.wait().unwrap().success(), "it ends with the pool");
+    // A pool of the epoch door.
+    let other = tempfile::tempdir().unwrap();
+    let epoch = towa_epoch::Options { heap_len: 8 << 20, medium: Some(Kind::Ram), ..Default::default() };
+    towa_epoch::Pool::create(other.path(), &epoch).unwrap().close().unwrap();
+    assert!(!towa(&["checkpointer"], other.path()).status.success());
+    assert!(Pool::open(other.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).is_err());
+}
