@@ -27,21 +27,20 @@ impl<K: Key + ?Sized> FpTree<K> {
             return Err(Error::Mismatch { pool: pool(), what: "only an empty tree can be loaded at once".into() });
         }
         let mut loaded = Loaded { blocks: Vec::new(), leaves: Vec::new(), open: None, count: 0 };
-        match self.load_leaves(entries, &mut loaded) {
-            Ok(()) => {}
-            Err(e) => {
-                let mut local = self.allocator.local();
-                let leaves = loaded.leaves.iter().map(|(_, off)| off).chain(&loaded.open);
-                loaded.blocks.iter().chain(leaves).for_each(|off| local.free(*off));
-                return Err(e);
-            }
+        let index = Index::new(self.head, arena.len())?;
+        // The index before the list: what is in the list is found.
+        let built =
+            self.load_leaves(entries, &mut loaded).and_then(|()| recover::build_index(&arena, &index, self.head, &loaded.leaves));
+        if let Err(e) = built {
+            let mut local = self.allocator.local();
+            let leaves = loaded.leaves.iter().map(|(_, off)| off).chain(&loaded.open);
+            loaded.blocks.iter().chain(leaves).for_each(|off| local.free(*off));
+            return Err(e);
         }
         let Some((_, first)) = loaded.leaves.first() else { return Ok(0) };
         arena.fence()?;
         head.set_next(&arena, *first)?;
         arena.fence()?;
-        let index = Index::new(self.head, arena.len())?;
-        recover::build_index(&arena, &index, self.head, &loaded.leaves)?;
         self.index = index;
         Ok(loaded.count)
     }
