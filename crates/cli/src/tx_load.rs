@@ -38,6 +38,9 @@ pub struct LoadArgs {
     /// A process of its own brings up the image (`towa checkpointer`).
     #[arg(long)]
     separate: bool,
+    /// Say only "ACK n", when each thread's transaction n has returned.
+    #[arg(long)]
+    least: bool,
     /// End, with a clean close, after this many transactions of each thread.
     #[arg(long)]
     transactions: Option<u64>,
@@ -51,6 +54,9 @@ pub struct CheckArgs {
     /// What each thread had said last: "12,40,5". It must be there, or one more.
     #[arg(long, value_delimiter = ',')]
     acked: Vec<u64>,
+    /// Each thread had returned from this transaction. That, or a later one, must be there.
+    #[arg(long, default_value_t = 0)]
+    least: u64,
     /// The medium, as given to tx-load.
     #[arg(long, value_enum)]
     medium: Option<MediumArg>,
@@ -87,11 +93,12 @@ pub fn load(args: &LoadArgs) -> Result<()> {
     let pool = Pool::open_or_create(&args.dir, &options)?;
     let structure = Structure::open_or_create(&pool)?;
     let (stop, failed) = (AtomicBool::new(false), Mutex::new(None));
+    let least = args.least.then(Least::default);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (pool, structure, stop, failed) = (&pool, &structure, &stop, &failed);
+            let (pool, structure, stop, failed, least) = (&pool, &structure, &stop, &failed, &least);
             scope.spawn(move || {
-                if let Err(error) = write(pool, structure, thread, stop, args.transactions) {
+                if let Err(error) = write(pool, structure, thread, stop, args.transactions, least.as_ref()) {
                     failed.lock().expect("nobody panics with it").get_or_insert(error);
                     stop.store(true, Relaxed);
                 }
@@ -104,8 +111,33 @@ pub fn load(args: &LoadArgs) -> Result<()> {
     Ok(pool.close()?)
 }
 
+/// How far the threads are: the last transaction of each that returned, and what was said of the least of them.
+#[derive(Default)]
+struct Least(Mutex<([u64; THREADS], u64)>);
+
+impl Least {
+    /// Transaction `seq` of thread `number` has returned.
+    fn returned(&self, number: usize, seq: u64) -> Result<()> {
+        let mut held = self.0.lock().expect("nobody panics with it");
+        held.0[number] = seq;
+        let least = held.0.into_iter().min().unwrap_or(0);
+        if least > held.1 {
+            held.1 = least;
+            report::print(&format!("ACK {least}\n"))?;
+        }
+        Ok(())
+    }
+}
+
 /// One thread's transactions, one after the other.
-fn write(pool: &Pool, structure: &Structure, number: usize, stop: &AtomicBool, end: Option<u64>) -> Result<()> {
+fn write(
+    pool: &Pool,
+    structure: &Structure,
+    number: usize,
+    stop: &AtomicBool,
+    end: Option<u64>,
+    least: Option<&Least>,
+) -> Result<()> {
     let mut thread = pool.register()?;
     let first = structure.seq(&thread, number);
     let end = end.map_or(u64::MAX, |end| first + end);
@@ -113,7 +145,10 @@ fn write(pool: &Pool, structure: &Structure, number: usize, stop: &AtomicBool, e
     while !stop.load(Relaxed) && seq < end {
         seq += 1;
         structure.step(&mut thread, number, seq)?;
-        report::print(&format!("ACK {number} {seq}\n"))?;
+        match least {
+            Some(least) => least.returned(number, seq)?,
+            None => report::print(&format!("ACK {number} {seq}\n"))?,
+        }
     }
     Ok(())
 }
@@ -134,6 +169,15 @@ pub fn check(args: &CheckArgs) -> Result<()> {
         ensure!(
             (acked..=acked + 1).contains(&seq),
             "thread {thread}: transaction {acked} was the last that returned, {seq} is the last that is there"
+        );
+    }
+    let behind = found.seqs.iter().position(|seq| *seq < args.least);
+    if let Some(thread) = behind {
+        ensure!(
+            false,
+            "thread {thread}: transaction {} had returned, {} is the last that is there",
+            args.least,
+            found.seqs[thread]
         );
     }
     drop(thread);
