@@ -32,7 +32,7 @@ impl Drawn for u64 {
 }
 
 impl Drawn for [u8] {
-    /// Of several size classes, some a beginning of others; from [`LONG`] on long ones.
+    /// Of several size classes, some a beginning of others; from `LONG` on long ones.
     fn of(n: u64) -> Vec<u8> {
         let mut key = (n as u32 / 2).to_be_bytes().to_vec();
         let more = if n < LONG { n % 2 * (n * 7 % 90) } else { 500 + n * 97 % 500 };
