@@ -81,7 +81,7 @@ fn outside(running: &mut Running<'_>, entry: &str, at: u64) -> Refused {
     let name = &running.pool.name;
     Refused::Failure(Failure::new(
         error::ERANGE,
-        format!("{name}: {entry}: {at:#x} is not the address of an aligned word of 8 bytes in its heap"),
+        format!("{name}: {entry}: {at:#x} is not the address of an aligned word of 8 bytes where blocks of its heap can be"),
     ))
 }
 

@@ -25,6 +25,7 @@ use towa_tx::Pool;
 pub struct DtxPool {
     pub(crate) pool: Pool,
     pub(crate) name: String,
+    /// Where blocks may be: what bodies may read and write.
     base: u64,
     len: u64,
     /// Threads registered.
@@ -261,8 +262,9 @@ pub unsafe extern "C" fn towa_dtx_pool_heap(pool: *mut Given<DtxPool>, base: *mu
         let handle = unsafe { DtxPool::of(pool) }?;
         // SAFETY: NULL or writable, by this function's contract.
         unsafe {
-            set(base, handle.base as *mut c_void);
-            set(len, handle.len);
+            let (first, all) = handle.pool.heap_range();
+            set(base, first as *mut c_void);
+            set(len, all);
         }
         Ok(())
     })

@@ -113,7 +113,7 @@ static int do_wrong(towa_dtx *tx, void *arg)
 static void test_misuse(void)
 {
     static const int codes[] = {TOWA_ERANGE, TOWA_ERANGE, TOWA_ERANGE, TOWA_ERANGE, TOWA_EINVAL, TOWA_ERANGE,
-                                TOWA_EINVAL, TOWA_EINVAL, TOWA_ERANGE, TOWA_EINVAL, TOWA_ENOSPC, TOWA_EUSAGE};
+                                TOWA_EINVAL, TOWA_EINVAL, TOWA_ERANGE, TOWA_EINVAL, TOWA_ENOSPC, TOWA_ERANGE};
     static const towa_dtx_options keeps_nothing = {sizeof keeps_nothing, 0, 0, 0, 0, 0, TOWA_DTX_VOLATILE, 0, 1u << 20, 0, 0, 0};
     struct pair p = {0, 0, 0};
     struct wrong w = {0, 0};
