@@ -4,6 +4,9 @@
 //! what threads saw of an ordered map together.
 
 pub mod epoch;
+mod failure;
 pub mod linear;
 pub mod tree;
 pub mod tx;
+
+pub use failure::Failure;

@@ -62,15 +62,14 @@ impl Buffer {
     }
 }
 
-/// Where the group's records go, and how far they have come.
+/// Who writes the group's records.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     record: RecordBuilder,
-    pub durable: u64,
 }
 
 impl Group {
-    /// Makes durable what took effect up to now.
+    /// Makes durable what took effect up to now; gives the timestamp up to which that is.
     pub fn flush(&mut self, engine: &Engine, make_room: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
         let upto = engine.control.frontier(usize::MAX);
         let mut entries: Vec<Entry> = engine.buffers.iter().flat_map(|b| b.take(upto)).collect();
@@ -89,7 +88,6 @@ impl Group {
             self.write(engine, now, make_room)?;
             rest = later;
         }
-        self.durable = upto;
         Ok(upto)
     }
 

@@ -15,6 +15,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
+pub use crate::Failure;
 pub use check::check_image;
 pub use shape::Shape;
 pub use world::{History, World};
@@ -52,25 +53,6 @@ pub struct Report {
     /// Transactions run.
     pub transactions: u64,
 }
-
-/// A state that recovery should not have given.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Reproduces it: `towa crash-test epoch --seed SEED`.
-    pub seed: u64,
-    /// World and generation in which it happened.
-    pub place: String,
-    /// What is wrong, and the smallest set of lost writes that shows it.
-    pub message: String,
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {}, {}: {}", self.seed, self.place, self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Generations (crash, recover, work on) of one world.
 const GENERATIONS: usize = 4;

@@ -20,6 +20,7 @@ use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 use towa_tree::{BpTree, FpTree};
 
+pub use crate::Failure;
 pub use check::{Killed, check_image, killed, recovered};
 pub use kind::{Drawn, Tree};
 pub use world::{Shape, State, World};
@@ -65,25 +66,6 @@ pub struct Report {
     /// Operations refused for want of space.
     pub refused: usize,
 }
-
-/// A state that recovery should not have given, or work that went wrong.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Reproduces it: `towa crash-test tree --seed SEED`.
-    pub seed: u64,
-    /// World and generation in which it happened.
-    pub place: String,
-    /// What is wrong, and the smallest set of lost writes that shows it.
-    pub message: String,
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {}, {}: {}", self.seed, self.place, self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Generations of one world.
 const GENERATIONS: usize = 3;

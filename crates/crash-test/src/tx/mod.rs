@@ -21,6 +21,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
+pub use crate::Failure;
 pub use check::{Found, check_image, read_image};
 pub use history::{Base, Cells, History, note};
 pub use shape::Shape;
@@ -52,25 +53,6 @@ pub struct Report {
     /// Transactions that took effect.
     pub transactions: u64,
 }
-
-/// A state that recovery should not have given, or work that went wrong.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Reproduces it, where one thread worked: `towa crash-test tx --seed SEED`.
-    pub seed: u64,
-    /// World and generation in which it happened.
-    pub place: String,
-    /// What is wrong, and the smallest set of lost writes that shows it.
-    pub message: String,
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {}, {}: {}", self.seed, self.place, self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Generations of one world.
 const GENERATIONS: u64 = 4;
