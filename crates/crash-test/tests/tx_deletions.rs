@@ -172,6 +172,7 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
     for (moments, part) in kills {
         let at = moments[rng.random_range(0..moments.len())];
         let medium = trace.killed_after(at);
+        medium.note(note::of(note::OPENING, 0));
         let found = read_image(&medium).expect("a killed process leaves a sound pool").expect("a pool");
         medium.note(note::of(note::RECOVERED, 0));
         let (trace, history) = (medium.trace(), world.history.clone());

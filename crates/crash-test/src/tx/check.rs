@@ -32,9 +32,12 @@ pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Resu
         return if promised { Err("the pool is gone".into()) } else { Ok(None) };
     };
     history.judge(found.cells.as_ref(), notes)?;
-    // Whether it is still clean depends on how far the next process came that opened it; that there is nothing to replay does not.
     if said(note::CLOSED) && found.replayed > 0 {
         return Err(format!("the pool was closed, and {} records were replayed", found.replayed));
+    }
+    // Until the next process opens it: how far that came, nobody knows.
+    if said(note::CLOSED) && !said(note::OPENING) && !found.clean {
+        return Err("the pool was closed, and is not clean".into());
     }
     Ok(Some(found))
 }

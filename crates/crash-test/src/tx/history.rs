@@ -86,8 +86,10 @@ pub mod note {
     pub const ROOTED: u64 = 6;
     /// The pool is closed.
     pub const CLOSED: u64 = 7;
-    /// What a killed process left was recovered.
-    pub const RECOVERED: u64 = 8;
+    /// The next process begins to recover what a killed one left.
+    pub const OPENING: u64 = 8;
+    /// It has recovered it.
+    pub const RECOVERED: u64 = 9;
 
     /// A note; `what`: thread and number.
     pub fn of(kind: u64, what: u64) -> u64 {
