@@ -93,6 +93,19 @@ pub(crate) fn lines_of(addr: usize, len: usize) -> usize {
     if len == 0 { 0 } else { (addr + len - 1) / LINE - addr / LINE + 1 }
 }
 
+/// Asks for the line at `address`, which is going to be written. A hint: any address will do.
+#[inline(always)]
+pub fn prefetch_to_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(address.cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = address;
+}
+
 /// Fetches the line at `address` into the cache while the caller does something else. A hint: any address is allowed, and where
 /// there is no such instruction nothing happens.
 #[inline(always)]

@@ -126,11 +126,12 @@ impl Core {
         self.note_ranges_from(0);
     }
 
+    /// Headers and new blocks with all that is in them. That may include version words, which never are to get into the image.
     fn note_ranges_from(&mut self, from: usize) {
         for &(start, len) in &self.ranges[from..] {
             self.words.clear();
-            self.words.extend((start..start + len).step_by(WORD as usize).map(|a| self.view.load(a)));
-            self.record.words(self.view.offset(start), &self.words);
+            self.view.load_all(start, start + len, &mut self.words);
+            self.record.words_in_place(self.view.offset(start), &self.words);
         }
     }
 

@@ -72,7 +72,7 @@ impl Engine {
             checkpointer: options.checkpointer,
             lanes,
             lane_len,
-            early: lane_len / 4,
+            early: lane_len * 3 / 8,
             ticks: Ticks::new(clock),
             counts: (0..lanes).map(|_| Arc::default()).collect(),
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),

@@ -210,7 +210,7 @@ impl SeparateCheckpointer {
                 looked = Instant::now();
             }
             let work = self.control.work.load(Acquire);
-            if self.rounds.round(&self.control)? {
+            if self.rounds.round(&self.control, None)? {
                 progress(self.rounds.progress());
             }
             self.control.asleep.fetch_add(1, SeqCst);

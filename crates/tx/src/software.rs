@@ -208,8 +208,8 @@ impl Core {
             return None;
         }
         let later = self.roots.len() as u64 * 144 + self.frees.len() as u64 * 160;
-        // A frontier makes a long record of a compact one.
-        let frontier = if self.allocating || !self.frees.is_empty() { 128 } else { 0 };
+        // What was written in place, and a frontier, make a long record of a compact one.
+        let frontier = if self.allocating || later > 0 { 128 } else { 0 };
         let len = self.record.len() + later.next_multiple_of(64) + frontier;
         if 2 * len > self.engine.lane_len {
             return Some(Effect::Failed(Error::TooLarge { wanted: len, lane_len: self.engine.lane_len }));

@@ -16,6 +16,7 @@ use crossbeam_utils::Backoff;
 use towa_heap::Root;
 use towa_heap::alloc::Cache;
 use towa_heap::lanes::RecordBuilder;
+use towa_media::{LINE, persist};
 
 use crate::engine::Engine;
 use crate::error::{Abort, Error, Result};
@@ -219,11 +220,11 @@ impl Thread {
         self.core.blocks.load(a) == version
     }
 
-    /// Brings the line at `a` into the cache.
-    #[inline]
-    pub fn prefetch(&self, a: Addr) {
-        if self.core.blocks.holds(a) {
-            towa_media::persist::prefetch(std::ptr::without_provenance(a as usize));
+    /// Has the lines of `a..a + len` fetched. A hint: any address will do.
+    #[inline(always)]
+    pub fn prefetch(&self, a: Addr, len: u64) {
+        for at in (0..len).step_by(LINE) {
+            persist::prefetch(std::ptr::without_provenance(a.wrapping_add(at) as usize));
         }
     }
 

@@ -79,7 +79,8 @@ impl Tx<'_> {
         Ok(version)
     }
 
-    /// Stamps the version word at `a` with this transaction's timestamp when it takes effect. The word is not logged.
+    /// Stamps the version word at `a` with this transaction's timestamp when it takes effect. The word is not logged: it begins as a zero
+    /// in a new block, and is nobody's to [write](Self::write).
     #[inline]
     pub fn touch(&mut self, a: Addr) -> Result<(), Abort> {
         if self.core.touched.len() == self.core.touched.capacity() && self.in_hardware {
@@ -143,9 +144,7 @@ impl Tx<'_> {
             let why = format!("{len} bytes at {a:#x} are not in a block that this transaction allocated");
             return Err(Error::Usage(why).into());
         }
-        for (at, &word) in (a..).step_by(WORD as usize).zip(words) {
-            self.core.view.store(at, word);
-        }
+        self.core.view.store_all(a, words);
         Ok(())
     }
 

@@ -69,6 +69,33 @@ impl View {
         self.word(a).store(value, Ordering::Relaxed);
     }
 
+    /// The words from `a` on, as many as there are in `..end`.
+    ///
+    /// # Panics
+    /// If these are not words of the heap.
+    #[inline]
+    fn words(&self, a: Addr, end: Addr) -> &[AtomicU64] {
+        if a == end {
+            return &[];
+        }
+        assert!(a < end && end.is_multiple_of(WORD), "{a:#x}..{end:#x} are no words");
+        let first = self.word(a);
+        self.word(end - WORD);
+        // SAFETY: from a word of the mapping to another behind it, just checked; as in `word`.
+        unsafe { std::slice::from_raw_parts(first, ((end - a) / WORD) as usize) }
+    }
+
+    /// Adds the words from `a` to `end` to `into`, each as it is.
+    pub fn load_all(&self, a: Addr, end: Addr, into: &mut Vec<u64>) {
+        into.extend(self.words(a, end).iter().map(|word| word.load(Ordering::Relaxed)));
+    }
+
+    /// Stores `values` from `a` on.
+    pub fn store_all(&self, a: Addr, values: &[u64]) {
+        let words = self.words(a, a + values.len() as u64 * WORD);
+        words.iter().zip(values).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+    }
+
     /// Offset in the heap, as the log keeps it.
     #[inline]
     pub fn offset(&self, a: Addr) -> u64 {

@@ -1,7 +1,9 @@
 //! What a software transaction has written, until it takes effect.
-
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+//!
+//! ```text
+//!   writes:  (address, value) (address, value) ...      in the order of first writing
+//!   table:   where in `writes`, by address: open addressing, at most half full; a slot of an older round is empty
+//! ```
 
 use crate::view::Addr;
 
@@ -11,27 +13,13 @@ pub(crate) struct WriteSet {
     writes: Vec<(Addr, u64)>,
     /// A bit for some of the address's bits: most reads find at once that their word was not written.
     filter: u64,
-    /// Where in `writes`, once they are many.
-    index: HashMap<Addr, u32, BuildHasherDefault<AddrHasher>>,
+    /// Round and number in `writes`. A power of two long.
+    table: Vec<(u32, u32)>,
+    round: u32,
 }
 
-/// Up to so many writes are searched in order.
-const SEARCHED: usize = 8;
-
-#[derive(Default)]
-pub(crate) struct AddrHasher(u64);
-
-impl Hasher for AddrHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("addresses are words")
-    }
-    fn write_u64(&mut self, a: u64) {
-        self.0 = (a >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(26);
-    }
-}
+/// Slots of the smallest table.
+const SLOTS_MIN: usize = 64;
 
 fn bit(a: Addr) -> u64 {
     1 << ((a >> 3) & 63)
@@ -41,43 +29,67 @@ impl WriteSet {
     pub fn clear(&mut self) {
         self.writes.clear();
         self.filter = 0;
-        self.index.clear();
+        self.round = self.round.wrapping_add(1);
+        if self.round == 0 {
+            // What is left from four thousand million rounds ago must not look new.
+            self.table.clear();
+            self.round = 1;
+        }
     }
 
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
+    #[inline]
     pub fn get(&self, a: Addr) -> Option<u64> {
         if self.filter & bit(a) == 0 {
             return None;
         }
-        self.find(a).map(|at| self.writes[at].1)
+        let (round, number) = self.table[self.slot(a)];
+        (round == self.round).then(|| self.writes[number as usize].1)
     }
 
-    fn find(&self, a: Addr) -> Option<usize> {
-        if self.writes.len() <= SEARCHED {
-            self.writes.iter().position(|w| w.0 == a)
-        } else {
-            self.index.get(&a).map(|at| *at as usize)
+    /// The slot of `a`: where it is, or may be put.
+    #[inline]
+    fn slot(&self, a: Addr) -> usize {
+        let mask = self.table.len() - 1;
+        let mut at = ((a >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask;
+        loop {
+            let (round, number) = self.table[at];
+            if round != self.round || self.writes[number as usize].0 == a {
+                return at;
+            }
+            at = (at + 1) & mask;
         }
     }
 
+    #[inline]
     pub fn put(&mut self, a: Addr, value: u64) {
-        if self.filter & bit(a) != 0
-            && let Some(at) = self.find(a)
-        {
-            self.writes[at].1 = value;
+        if (self.writes.len() + 1) * 2 > self.table.len() {
+            self.grow();
+        }
+        let at = self.slot(a);
+        let (round, number) = self.table[at];
+        if round == self.round {
+            self.writes[number as usize].1 = value;
             return;
         }
         self.filter |= bit(a);
+        self.table[at] = (self.round, self.writes.len() as u32);
         self.writes.push((a, value));
-        match self.writes.len() {
-            n if n == SEARCHED + 1 => self.index.extend(self.writes.iter().enumerate().map(|(at, w)| (w.0, at as u32))),
-            n if n > SEARCHED => {
-                self.index.insert(a, n as u32 - 1);
-            }
-            _ => {}
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let slots = (self.table.len() * 2).max(SLOTS_MIN);
+        self.table.clear();
+        // Of no round: rounds begin with 1.
+        self.round = self.round.max(1);
+        self.table.resize(slots, (0, 0));
+        for number in 0..self.writes.len() {
+            let at = self.slot(self.writes[number].0);
+            self.table[at] = (self.round, number as u32);
         }
     }
 
@@ -103,5 +115,19 @@ mod tests {
         assert!(set.iter().all(|(a, v)| v == 200 + (a - 0x1000) / 8));
         set.clear();
         assert!(set.is_empty() && set.get(0x1000).is_none());
+        set.put(0x1000, 1);
+        assert_eq!((set.get(0x1000), set.get(0x1008), set.iter().len()), (Some(1), None, 1));
+    }
+
+    #[test]
+    fn a_round_whose_number_comes_again_is_empty() {
+        let mut set = WriteSet::default();
+        set.clear();
+        set.put(0x1000, 1);
+        set.round = u32::MAX;
+        set.clear();
+        assert_eq!((set.round, set.get(0x1000)), (1, None));
+        set.put(0x1008, 2);
+        assert_eq!((set.get(0x1000), set.get(0x1008)), (None, Some(2)));
     }
 }

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 
 use towa_media::{LINE, Region};
 
-use super::record::LINE_WORDS;
+use super::record::{LINE_WORDS, Words};
+use super::replay::Sink;
 use crate::Result;
 
 /// Lines after which the batch is written: it is not to take the memory of a whole log.
@@ -16,29 +17,18 @@ const LINES_MAX: usize = 256 << 10;
 const SPAN: usize = 1 << 20;
 
 /// Which words of a line count, and these.
-type Words = (u8, [u64; LINE_WORDS]);
+type Line = (u8, [u64; LINE_WORDS]);
 
 /// Words that were added and not written yet.
 pub(super) struct Batch<'i> {
     image: &'i dyn Region,
-    lines: HashMap<u64, Words>,
+    lines: HashMap<u64, Line>,
     written: u64,
 }
 
 impl<'i> Batch<'i> {
     pub fn new(image: &'i dyn Region) -> Self {
         Batch { image, lines: HashMap::new(), written: 0 }
-    }
-
-    /// Adds words from number `first` on.
-    pub fn add(&mut self, first: u64, values: &[u64]) -> Result<()> {
-        for (index, value) in (first..).zip(values) {
-            let (mask, words) = self.lines.entry(index / LINE_WORDS as u64).or_default();
-            let at = (index % LINE_WORDS as u64) as usize;
-            *mask |= 1 << at;
-            words[at] = *value;
-        }
-        if self.lines.len() >= LINES_MAX { self.write() } else { Ok(()) }
     }
 
     /// Writes what is left. Gives the lines written in all.
@@ -48,7 +38,7 @@ impl<'i> Batch<'i> {
     }
 
     fn write(&mut self) -> Result<()> {
-        let mut lines: Vec<(u64, Words)> = self.lines.drain().collect();
+        let mut lines: Vec<(u64, Line)> = self.lines.drain().collect();
         lines.sort_unstable_by_key(|line| line.0);
         let mut span: Vec<u64> = Vec::with_capacity((SPAN / 8).min(lines.len() * LINE_WORDS));
         let mut span_first = 0;
@@ -74,5 +64,17 @@ impl<'i> Batch<'i> {
         self.written += (span.len() / LINE_WORDS) as u64;
         span.clear();
         Ok(())
+    }
+}
+
+impl Sink for Batch<'_> {
+    fn words(&mut self, words: Words<'_>) -> Result<()> {
+        for (index, value) in (words.first..).zip(words.values) {
+            let (mask, words) = self.lines.entry(index / LINE_WORDS as u64).or_default();
+            let at = (index % LINE_WORDS as u64) as usize;
+            *mask |= 1 << at;
+            words[at] = *value;
+        }
+        if self.lines.len() >= LINES_MAX { self.write() } else { Ok(()) }
     }
 }

@@ -200,14 +200,15 @@ impl<'r> Cursor<'r> {
         self.position == self.end
     }
 
-    /// Has the image lines fetched that a record some way ahead names, if what lies there is one of few words.
+    /// Calls `each` with the words that a record some way ahead names, if what lies there is one of few words: to have fetched what will be
+    /// needed. It is a guess.
     #[inline(always)]
-    pub fn prefetch(&self, image: *const u8) {
+    pub fn ahead(&self, each: impl FnMut(u64)) {
         let Some(first) = self.mapped else { return };
         if self.at + AHEAD < self.lane_len && self.position + AHEAD < self.end {
             // SAFETY: a line of the lane before its end, as in `words`.
             let line = unsafe { std::slice::from_raw_parts(first.add(((self.at + AHEAD) / 8) as usize), record::LINE_WORDS) };
-            record::guess_words(line, |word| towa_media::persist::prefetch(image.wrapping_add(word.wrapping_mul(8) as usize)));
+            record::guess_words(line, each);
         }
     }
 }

@@ -17,7 +17,7 @@
 //! 2. a lane's live part ends at the first record that does not check out, and the next record is appended only after the fence of the
 //!    one before: so what stands behind a gap was never acknowledged;
 //! 3. lane space before a tail is written again only after the cut with that tail is durable;
-//! 4. the image is written only from durable records.
+//! 4. no word of the image is of a record that is not durable.
 //!
 //! A record becomes durable in these steps; stopping after any of them is safe:
 //! 1. a pad, where the record would not fit into the rest of the lap: a lane that ends in a pad ends before it;
@@ -28,6 +28,7 @@
 //! One lane has one writer at a time. Who frees lane space is the [`Replayer`].
 
 mod batch;
+mod current;
 mod cursor;
 mod cut;
 mod dirty;
@@ -40,10 +41,11 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use towa_media::{LINE, Medium, Region};
+use towa_media::{LINE, Medium, Region, persist};
 
 use crate::superblock::Superblock;
 use crate::{Error, Result};
+pub use current::Working;
 pub(crate) use cut::Cut;
 pub use record::RecordBuilder;
 pub(crate) use recover::Live;
@@ -76,6 +78,13 @@ impl Geometry {
         CUTS_LEN + ring_len
     }
 
+    /// Where in its lane a position lies.
+    #[inline]
+    fn place(&self, position: u64) -> u64 {
+        // Lanes mostly are a power of two long, and a division takes longer than the rest of a short record.
+        if self.lane_len.is_power_of_two() { position & (self.lane_len - 1) } else { position % self.lane_len }
+    }
+
     /// Offset of a lane in the file.
     fn lane_off(&self, lane: usize) -> u64 {
         CUTS_LEN + lane as u64 * self.lane_len
@@ -92,13 +101,16 @@ pub struct Lanes {
     /// Of each lane: what the sums of its records are seeded with.
     seeds: Vec<u64>,
     provided: Vec<AtomicBool>,
+    /// Where the region is mapped, for hints.
+    mapped: usize,
 }
 
 impl Lanes {
     pub(crate) fn new(medium: &dyn Medium, region: Arc<dyn Region>, geometry: Geometry, generation: u64) -> Lanes {
         let seeds = (0..geometry.count).map(|lane| record::lane_seed(&geometry.uuid, generation, lane)).collect();
         let provided = (0..geometry.count).map(|_| AtomicBool::new(false)).collect();
-        Lanes { region, pool: medium.location(), generation, seeds, provided, geometry }
+        let mapped = region.bytes().map_or(0, |bytes| bytes.as_ptr().addr());
+        Lanes { region, pool: medium.location(), generation, seeds, provided, mapped, geometry }
     }
 
     /// Number of lanes.
@@ -138,7 +150,7 @@ impl Lanes {
     /// The position after a record of `len` bytes that is appended at `position`: with the pad before it, if there is one.
     #[inline]
     pub fn end_of(&self, position: u64, len: u64) -> u64 {
-        let room = self.geometry.lane_len - position % self.geometry.lane_len;
+        let room = self.geometry.lane_len - self.geometry.place(position);
         position + len + if len > room { room } else { 0 }
     }
 
@@ -152,15 +164,22 @@ impl Lanes {
     pub fn append(&self, lane: usize, position: u64, record: &RecordBuilder) -> Result<u64> {
         debug_assert!(record.ts() > 0 && position.is_multiple_of(LINE as u64) && self.provided[lane].load(Relaxed));
         let seed = self.seeds[lane];
-        let at = position % self.geometry.lane_len;
+        let at = self.geometry.place(position);
         // A line always fits: laps and records are whole lines.
         if let Some(line) = record.compact(seed, position) {
             let off = self.geometry.lane_off(lane) + at;
             self.region.store(off, bytemuck::bytes_of(&line))?;
             self.region.write_back(off, LINE as u64);
+            self.fetch_next(off + LINE as u64);
             return Ok(position + LINE as u64);
         }
         self.append_long(lane, position, record)
+    }
+
+    /// The next record's line comes while the transaction that will need it still runs.
+    #[inline]
+    fn fetch_next(&self, off: u64) {
+        persist::prefetch_to_write(std::ptr::without_provenance(self.mapped.wrapping_add(off as usize)));
     }
 
     fn append_long(&self, lane: usize, mut position: u64, record: &RecordBuilder) -> Result<u64> {

@@ -8,7 +8,7 @@
 //!   first word:  bits 0..4 kind (1 compact, 2 long, 3 pad), 4..8 words of a compact record, 8..16 zero, 16..64 sum
 //!   base: number of a word in the heap (offset / 8); word i lies at base + delta i
 //!   size: bits 0..32 words of all runs, 32..64 flags (1: the frontier counts)
-//!   run:  bits 0..40 number of the first word, 40..64 number of values
+//!   run:  bits 0..40 number of the first word, 40..63 number of values, 63: written in place
 //! ```
 //!
 //! What must always hold: the sum covers every byte of the record and is seeded with the pool, the generation, the lane and the
@@ -34,7 +34,9 @@ const HAS_FRONTIER: u64 = 1 << 32;
 /// Bits of a run that number its first word.
 const RUN_SHIFT: u32 = 40;
 /// Most values of a run.
-const RUN_MAX: usize = (1 << (64 - RUN_SHIFT)) - 1;
+const RUN_MAX: usize = (1 << (63 - RUN_SHIFT)) - 1;
+/// Bit of a run whose words are not written by transactions alone.
+const IN_PLACE: u64 = 1 << 63;
 
 /// Bits of heap offsets that are multiples of 8.
 const OFFSETS: u64 = (1 << (RUN_SHIFT + 3)) - 8;
@@ -130,7 +132,7 @@ pub(super) fn check(words: &[u64], heap_words: u64) -> Result<(), &'static str> 
             }
             let (mut at, end) = (HEAD, HEAD + words[2] as u32 as usize);
             while at < end {
-                let (first, count) = run(words[at]);
+                let Run { first, count, .. } = run(words[at]);
                 at += 1 + count;
                 if count == 0 || at > end {
                     return Err("contradicts itself");
@@ -151,26 +153,43 @@ fn delta(deltas: u64, i: usize) -> u64 {
     (deltas >> (16 * i)) & 0xFFFF
 }
 
-#[inline]
-fn run(word: u64) -> (u64, usize) {
-    (word & ((1 << RUN_SHIFT) - 1), (word >> RUN_SHIFT) as usize)
+/// What a run's first word says.
+struct Run {
+    first: u64,
+    count: usize,
+    in_place: bool,
 }
 
-/// Calls `each` with the number of a word of the heap and the values from there on, in the order they were written. The record was
-/// [`check`]ed.
+#[inline]
+fn run(word: u64) -> Run {
+    let first = word & ((1 << RUN_SHIFT) - 1);
+    Run { first, count: ((word & !IN_PLACE) >> RUN_SHIFT) as usize, in_place: word & IN_PLACE != 0 }
+}
+
+/// Words in a row that a record gives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Words<'r> {
+    /// Number of the first.
+    pub first: u64,
+    pub values: &'r [u64],
+    /// What the working copy has there may be no transaction's.
+    pub in_place: bool,
+}
+
+/// Calls `each` with the words of a record, in the order they were written. The record was [`check`]ed.
 #[inline(always)]
-pub(super) fn each_run<E>(words: &[u64], mut each: impl FnMut(u64, &[u64]) -> Result<(), E>) -> Result<(), E> {
+pub(super) fn each_run<E>(words: &[u64], mut each: impl FnMut(Words<'_>) -> Result<(), E>) -> Result<(), E> {
     if words[0] & 0xF == COMPACT {
         let count = ((words[0] >> 4) & 0xF) as usize;
         for (i, value) in words[HEAD..HEAD + COMPACT_WORDS].iter().enumerate().take(count) {
-            each(words[2] + delta(words[3], i), std::slice::from_ref(value))?;
+            each(Words { first: words[2] + delta(words[3], i), values: std::slice::from_ref(value), in_place: false })?;
         }
         return Ok(());
     }
     let (mut at, end) = (HEAD, HEAD + words[2] as u32 as usize);
     while at < end {
-        let (first, count) = run(words[at]);
-        each(first, &words[at + 1..at + 1 + count])?;
+        let Run { first, count, in_place } = run(words[at]);
+        each(Words { first, values: &words[at + 1..at + 1 + count], in_place })?;
         at += 1 + count;
     }
     Ok(())
@@ -254,18 +273,28 @@ impl RecordBuilder {
     /// # Panics
     /// As [`word`](Self::word).
     pub fn words(&mut self, offset: u64, values: &[u64]) {
-        assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
         if self.used == 0 && self.count + values.len() <= COMPACT_WORDS {
             values.iter().enumerate().for_each(|(i, value)| self.word(offset + i as u64 * 8, *value));
             return;
         }
+        self.runs(offset, values, 0);
+    }
+
+    /// [`words`](Self::words) whose value in the working copy is not theirs at any time: those written in place before it is known whether
+    /// their transaction takes effect, and those that are changed without being logged.
+    pub fn words_in_place(&mut self, offset: u64, values: &[u64]) {
+        self.runs(offset, values, IN_PLACE);
+    }
+
+    fn runs(&mut self, offset: u64, values: &[u64], in_place: u64) {
+        assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
         self.added += values.len() as u64;
         self.spill();
         let mut first = offset / 8;
         for values in values.chunks(RUN_MAX) {
             self.last_run = self.used;
             self.reserve(1 + values.len());
-            self.long[self.used] = first | (values.len() as u64) << RUN_SHIFT;
+            self.long[self.used] = first | (values.len() as u64) << RUN_SHIFT | in_place;
             self.long[self.used + 1..][..values.len()].copy_from_slice(values);
             self.used += 1 + values.len();
             first += values.len() as u64;
@@ -292,7 +321,7 @@ impl RecordBuilder {
         self.few[..self.count].iter().for_each(|&(index, value)| each(index * 8, value));
         let mut at = HEAD;
         while at < self.used {
-            let (first, count) = run(self.long[at]);
+            let Run { first, count, .. } = run(self.long[at]);
             (first..).zip(&self.long[at + 1..][..count]).for_each(|(index, value)| each(index * 8, *value));
             at += 1 + count;
         }
@@ -327,8 +356,8 @@ impl RecordBuilder {
     #[inline]
     fn push_word(&mut self, index: u64, value: u64) {
         if self.last_run > 0 {
-            let (first, count) = run(self.long[self.last_run]);
-            if first + count as u64 == index && count < RUN_MAX {
+            let Run { first, count, in_place } = run(self.long[self.last_run]);
+            if first + count as u64 == index && count < RUN_MAX && !in_place {
                 self.reserve(1);
                 self.long[self.last_run] += 1 << RUN_SHIFT;
                 self.long[self.used] = value;

@@ -86,10 +86,10 @@ impl Live {
         }
         self.records += 1;
         self.newest_ts = ts;
-        let _: std::result::Result<(), ()> = record::each_run(words, |first, values| {
-            self.words += values.len() as u64;
-            self.words_end = self.words_end.max((first + values.len() as u64) * 8);
-            self.overlay.add_words(first, values);
+        let _: std::result::Result<(), ()> = record::each_run(words, |words| {
+            self.words += words.values.len() as u64;
+            self.words_end = self.words_end.max((words.first + words.values.len() as u64) * 8);
+            self.overlay.add_words(words.first, words.values);
             Ok(())
         });
         Ok(())

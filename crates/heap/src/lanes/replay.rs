@@ -5,21 +5,23 @@
 //! ```
 //!
 //! The steps of [`Replayer::apply`]; stopping after any of them is safe:
-//! 1. words are stored into the image, oldest record first: all are in durable records that the newest cut does not pass over, and
-//!    recovery stores them again, and every newer one of the same word after it;
+//! 1. words are stored into the image, oldest record first, or the newest that is durable at once ([`current`](super::current)): all are in
+//!    durable records that the newest cut does not pass over, and recovery stores them again, and every newer one of the same word after it;
 //! 2. each line is written back, and fenced: the image is durable up to the newest of these records;
 //! 3. the cut says so, and is fenced: lane space before its tails is free. Only then is the caller told.
 //!
 //! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
-//! It needs no working copy, so that it can live in another process.
+//! It needs no working copy, so that it can live in another process; where it has one, it has less to do.
 
 use std::sync::Arc;
 
-use towa_media::{Access, Durability, Medium, Region};
+use towa_media::{Access, Durability, Medium, Region, persist};
 
 use super::batch::Batch;
+use super::current::{Current, Working};
 use super::cursor::{Cursor, merge};
 use super::dirty::DirtyLines;
+use super::record::Words;
 use super::recover::says;
 use super::{Cut, Geometry, record};
 use crate::superblock::{self, Door, Superblock, read_superblock};
@@ -42,6 +44,8 @@ pub struct Replayer {
     cut: Cut,
     /// One for each thread.
     dirty: Vec<DirtyLines>,
+    /// Once the working copy was used.
+    current: Option<Current>,
 }
 
 /// What was applied.
@@ -106,7 +110,7 @@ impl Replayer {
     ) -> Replayer {
         let (durability, pool, geometry) = (medium.durability(), medium.location(), Geometry::of(sb));
         let dirty = vec![DirtyLines::new(geometry.heap_words)];
-        Replayer { image, log, durability, pool, heap_len: sb.heap_len, geometry, cut, dirty }
+        Replayer { image, log, durability, pool, heap_len: sb.heap_len, geometry, cut, dirty, current: None }
     }
 
     /// Shares the work among so many threads from now on (line media; on sync media the device is the limit). One, if not told.
@@ -135,11 +139,38 @@ impl Replayer {
     /// # Panics
     /// If `heads` is not one head for each lane, at most [`lane_len`](super::Lanes::lane_len) behind its tail.
     pub fn apply(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Applied> {
-        let Stored { outcome: Outcome { positions: tails, ts, frontier, records, words }, lines } =
-            self.store(heads, upto, pause)?;
+        let stored = self.store(heads, upto, pause)?;
+        self.cut_behind(stored)
+    }
+
+    /// [`apply`](Self::apply) with the help of the working copy, which holds every record's words or newer ones; as [`apply`](Self::apply)
+    /// does it where that does not settle in time, and on sync media, where what is written counts more than what is stored.
+    ///
+    /// All words but those that records say are [written in place](super::RecordBuilder::words_in_place) must be written by nobody but
+    /// transactions that log them, or lie in blocks that are free.
+    pub fn apply_current(&mut self, heads: &[u64], upto: u64, working: &mut dyn Working) -> Result<Applied> {
+        if self.durability == Durability::Sync {
+            return self.apply(heads, upto, &mut || ());
+        }
+        self.check_heads(heads);
+        let mut current = self.current.take().unwrap_or_else(|| Current::new(self.geometry.heap_words));
+        let outcome = self.visit(heads, upto, &mut || (), &mut current)?;
+        let lines = current.store(&*self.image, working, &mut self.dirty[0])?;
+        self.image.fence()?;
+        self.current = Some(current);
+        match lines {
+            Some(lines) => self.cut_behind(Stored { outcome, lines }),
+            // What was stored is durable, and older than the records behind this cut at most.
+            None => self.apply(heads, upto, &mut || ()),
+        }
+    }
+
+    /// Step 3 of [`apply`](Self::apply).
+    fn cut_behind(&mut self, stored: Stored) -> Result<Applied> {
+        let Stored { outcome: Outcome { positions: tails, ts, frontier, records, words }, lines } = stored;
         let applied = Applied { tails, ts, records, words, lines };
         let mut next = self.cut;
-        next.tails[..heads.len()].copy_from_slice(&applied.tails);
+        next.tails[..applied.tails.len()].copy_from_slice(&applied.tails);
         (next.ts, next.frontier) = (applied.ts, frontier);
         if next.tails != self.cut.tails {
             next.write(&*self.log)?;
@@ -150,10 +181,7 @@ impl Replayer {
 
     /// Steps 1 and 2 of [`apply`](Self::apply).
     pub(crate) fn store(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
-        assert_eq!(heads.len(), self.geometry.count, "one head for each lane");
-        for (lane, (head, tail)) in heads.iter().zip(&self.cut.tails).enumerate() {
-            assert!(head >= tail && head - tail <= self.geometry.lane_len, "head {head} of lane {lane}, whose tail is {tail}");
-        }
+        self.check_heads(heads);
         let mut dirty = std::mem::take(&mut self.dirty);
         let stored = match self.durability {
             Durability::Line => self.store_lines(&mut dirty, heads, upto, pause),
@@ -163,23 +191,18 @@ impl Replayer {
         stored
     }
 
+    fn check_heads(&self, heads: &[u64]) {
+        assert_eq!(heads.len(), self.geometry.count, "one head for each lane");
+        for (lane, (head, tail)) in heads.iter().zip(&self.cut.tails).enumerate() {
+            assert!(head >= tail && head - tail <= self.geometry.lane_len, "head {head} of lane {lane}, whose tail is {tail}");
+        }
+    }
+
     fn store_lines(&self, dirty: &mut [DirtyLines], heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
         let of = dirty.len() as u64;
         let image = &*self.image;
         let one_share = |share: u64, dirty: &mut DirtyLines, pause: &mut dyn FnMut()| -> Result<(Outcome, u64)> {
-            let outcome = self.visit(heads, upto, pause, &mut |mut first, mut values| {
-                while !values.is_empty() {
-                    let border = SHARE_WORDS - first % SHARE_WORDS;
-                    let now = if of == 1 { values.len() } else { values.len().min(border as usize) };
-                    if of == 1 || (first / SHARE_WORDS) % of == share {
-                        image.store(first * 8, bytemuck::cast_slice(&values[..now]))?;
-                        let last = (first + now as u64 - 1) / record::LINE_WORDS as u64;
-                        (first / record::LINE_WORDS as u64..=last).for_each(|line| dirty.mark(line));
-                    }
-                    (first, values) = (first + now as u64, &values[now..]);
-                }
-                Ok(())
-            })?;
+            let outcome = self.visit(heads, upto, pause, &mut Share { image, dirty, share, of })?;
             let lines = dirty.write_back(image);
             // A fence is for what its own thread wrote.
             image.fence()?;
@@ -200,21 +223,15 @@ impl Replayer {
 
     fn store_batches(&self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
         let mut batch = Batch::new(&*self.image);
-        let outcome = self.visit(heads, upto, pause, &mut |first, values| batch.add(first, values))?;
+        let outcome = self.visit(heads, upto, pause, &mut batch)?;
         let lines = batch.finish()?;
         self.image.fence()?;
         Ok(Stored { outcome, lines })
     }
 
-    /// Calls `each` with the words of all records to apply, in order.
+    /// Gives the words of all records to apply to `sink`, in order.
     #[inline(always)]
-    fn visit(
-        &self,
-        heads: &[u64],
-        upto: u64,
-        pause: &mut dyn FnMut(),
-        each: &mut impl FnMut(u64, &[u64]) -> Result<()>,
-    ) -> Result<Outcome> {
+    fn visit(&self, heads: &[u64], upto: u64, pause: &mut dyn FnMut(), sink: &mut impl Sink) -> Result<Outcome> {
         let damaged = |what: String| Error::Damaged { pool: self.pool.clone(), what };
         let missing = |cursor: &Cursor<'_>| damaged(says(&cursor.fault("is not there, or not whole")));
         let seed = |lane| record::lane_seed(&self.geometry.uuid, self.cut.generation, lane);
@@ -226,9 +243,8 @@ impl Replayer {
             }
         }
         let mut outcome = Outcome { ts: self.cut.ts, frontier: self.cut.frontier, ..Outcome::default() };
-        let image = self.image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
         let merged = merge(&mut cursors, upto, |cursor| {
-            cursor.prefetch(image);
+            cursor.ahead(|word| sink.ahead(word));
             let ts = cursor.ts();
             if ts <= self.cut.ts {
                 return Ok(());
@@ -240,9 +256,9 @@ impl Replayer {
                 }
                 outcome.frontier = outcome.frontier.max(frontier);
             }
-            record::each_run(words, |first, values| {
-                outcome.words += values.len() as u64;
-                each(first, values)
+            record::each_run(words, |words| {
+                outcome.words += words.values.len() as u64;
+                sink.words(words)
             })?;
             outcome.ts = ts;
             outcome.records += 1;
@@ -273,6 +289,46 @@ impl Replayer {
         next.write(&*self.log)?;
         self.cut = next;
         Ok(())
+    }
+}
+
+/// Where words go.
+pub(super) trait Sink {
+    /// These come next.
+    fn words(&mut self, words: Words<'_>) -> Result<()>;
+
+    /// This word may come soon.
+    #[inline]
+    fn ahead(&mut self, _word: u64) {}
+}
+
+/// One thread's share of the image.
+struct Share<'r> {
+    image: &'r dyn Region,
+    dirty: &'r mut DirtyLines,
+    share: u64,
+    of: u64,
+}
+
+impl Sink for Share<'_> {
+    fn words(&mut self, Words { mut first, mut values, .. }: Words<'_>) -> Result<()> {
+        while !values.is_empty() {
+            let border = SHARE_WORDS - first % SHARE_WORDS;
+            let now = if self.of == 1 { values.len() } else { values.len().min(border as usize) };
+            if self.of == 1 || (first / SHARE_WORDS) % self.of == self.share {
+                self.image.store(first * 8, bytemuck::cast_slice(&values[..now]))?;
+                let last = (first + now as u64 - 1) / record::LINE_WORDS as u64;
+                (first / record::LINE_WORDS as u64..=last).for_each(|line| self.dirty.mark(line));
+            }
+            (first, values) = (first + now as u64, &values[now..]);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn ahead(&mut self, word: u64) {
+        let image = self.image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
+        persist::prefetch(image.wrapping_add(word.wrapping_mul(8) as usize));
     }
 }
 

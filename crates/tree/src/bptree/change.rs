@@ -13,17 +13,13 @@
 
 use towa_tx::{Abort, Addr, Tx};
 
-use super::layout::{SLACK, Shape, VERSION, WORD_1, Word, aligned, header};
+use super::layout::{Draft, SLACK, Shape, VERSION, WORD_1, Word, aligned, header};
 
-/// What becomes of a node.
+/// A node that is there.
 #[derive(Debug)]
 struct Old {
     at: Addr,
     version: u64,
-    /// Words as they are.
-    was: Vec<u64>,
-    /// Words as they shall be.
-    words: Vec<Word>,
     /// It leaves the tree: into the free list of this level's nodes.
     retired: Option<u64>,
 }
@@ -31,36 +27,44 @@ struct Old {
 #[derive(Debug)]
 struct New {
     level: u64,
-    words: Vec<Word>,
+    draft: Draft,
 }
 
 /// What a transaction is to change.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     old: Vec<Old>,
+    /// Words of old nodes.
+    edits: Vec<(Addr, Word)>,
     new: Vec<New>,
     blobs: Vec<Vec<u64>>,
     free_blobs: Vec<Addr>,
     // Of the run: where new nodes and blobs came to lie.
     nodes: Vec<Addr>,
     keys: Vec<Addr>,
-    resolved: Vec<u64>,
 }
 
 impl Change {
-    /// An existing node gets these words.
-    pub fn rewrite(&mut self, at: Addr, version: u64, was: Vec<u64>, words: Vec<Word>) {
-        self.old.push(Old { at, version, was, words, retired: None });
+    /// An existing node that is `was` becomes as drafted.
+    pub fn rewrite(&mut self, at: Addr, version: u64, was: &[u64], draft: Draft) {
+        self.old.push(Old { at, version, retired: None });
+        let address = |i: usize| at + 8 * i as u64;
+        for (i, (&word, &was)) in draft.words.iter().zip(was).enumerate().skip(1) {
+            if word != was {
+                self.edits.push((address(i), Word::Is(word)));
+            }
+        }
+        self.edits.extend(draft.late.into_iter().map(|(i, word)| (address(i), word)));
     }
 
     /// A node of that level leaves the tree.
     pub fn retire(&mut self, at: Addr, version: u64, level: u64) {
-        self.old.push(Old { at, version, was: Vec::new(), words: Vec::new(), retired: Some(level) });
+        self.old.push(Old { at, version, retired: Some(level) });
     }
 
     /// A new node: its number.
-    pub fn add(&mut self, level: u64, words: Vec<Word>) -> Word {
-        self.new.push(New { level, words });
+    pub fn add(&mut self, level: u64, draft: Draft) -> Word {
+        self.new.push(New { level, draft });
         Word::Node(self.new.len() - 1)
     }
 
@@ -95,12 +99,15 @@ impl Change {
             self.nodes.push(at);
             fresh.push(is_fresh);
         }
-        for ((new, &at), fresh) in self.new.iter().zip(&self.nodes).zip(fresh) {
-            resolve(&mut self.resolved, &new.words, &self.nodes, &self.keys);
+        for ((new, &at), fresh) in self.new.iter_mut().zip(&self.nodes).zip(fresh) {
+            // Drafted anew for each run: earlier runs' addresses are overwritten.
+            for &(i, word) in &new.draft.late {
+                new.draft.words[i] = resolve(word, &self.nodes, &self.keys);
+            }
             if fresh {
-                tx.init(at, &self.resolved)?;
+                tx.init(at, &new.draft.words)?;
             } else {
-                for (a, &word) in (at..).step_by(8).zip(&self.resolved).skip(1) {
+                for (a, &word) in (at..).step_by(8).zip(&new.draft.words).skip(1) {
                     tx.write_guarded(a, word)?;
                 }
             }
@@ -110,14 +117,10 @@ impl Change {
             tx.touch(old.at + VERSION)?;
             if let Some(level) = old.retired {
                 give_node(tx, tree, old.at, level)?;
-                continue;
             }
-            resolve(&mut self.resolved, &old.words, &self.nodes, &self.keys);
-            for (i, (&word, &was)) in self.resolved.iter().zip(&old.was).enumerate().skip(1) {
-                if word != was {
-                    tx.write_guarded(old.at + 8 * i as u64, word)?;
-                }
-            }
+        }
+        for &(at, word) in &self.edits {
+            tx.write_guarded(at, resolve(word, &self.nodes, &self.keys))?;
         }
         for &blob in &self.free_blobs {
             tx.free(blob)?;
@@ -126,13 +129,13 @@ impl Change {
     }
 }
 
-fn resolve(into: &mut Vec<u64>, words: &[Word], nodes: &[Addr], blobs: &[Addr]) {
-    into.clear();
-    into.extend(words.iter().map(|word| match *word {
+#[inline]
+fn resolve(word: Word, nodes: &[Addr], blobs: &[Addr]) -> u64 {
+    match word {
         Word::Is(value) => value,
         Word::Node(number) => nodes[number],
         Word::Blob(number) => blobs[number],
-    }));
+    }
 }
 
 fn free_list(tree: Addr, level: u64) -> Addr {

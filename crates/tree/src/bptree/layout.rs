@@ -129,46 +129,51 @@ pub(super) enum Word {
     Blob(usize),
 }
 
-/// A leaf being put together.
-#[derive(Debug)]
-pub(super) struct LeafWords(pub Vec<Word>);
+/// A node being put together: its words, and those among them that only the transaction will know.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub words: Vec<u64>,
+    pub late: Vec<(usize, Word)>,
+}
 
-impl LeafWords {
-    /// An empty one.
-    pub fn new(words: usize) -> LeafWords {
-        LeafWords(vec![Word::Is(0); words])
+impl Draft {
+    /// An empty one of so many words.
+    pub fn new(words: usize) -> Draft {
+        Draft { words: vec![0; words], late: Vec::new() }
     }
 
     /// As `words` has it.
-    pub fn of(words: &[u64]) -> LeafWords {
-        LeafWords(words.iter().copied().map(Word::Is).collect())
+    pub fn of(words: &[u64]) -> Draft {
+        Draft { words: words.to_vec(), late: Vec::new() }
     }
 
-    fn is(&self, word: u64) -> u64 {
-        match self.0[word as usize / 8] {
-            Word::Is(value) => value,
-            new => unreachable!("{new:?} among bitmap and fingerprints"),
+    /// Word `at` is `word`.
+    pub fn put(&mut self, at: usize, word: Word) {
+        match word {
+            Word::Is(value) => self.words[at] = value,
+            late => self.late.push((at, late)),
         }
     }
 
+    /// A leaf's bitmap.
     pub fn bitmap(&self) -> u64 {
-        self.is(WORD_1)
+        self.words[1]
     }
 
-    /// Keeps the entries of these slots only.
+    /// Keeps a leaf's entries of these slots only.
     pub fn retain(&mut self, slots: u64) {
-        self.0[1] = Word::Is(self.bitmap() & slots);
+        self.words[1] &= slots;
     }
 
-    /// Adds an entry in the first free slot. There is one.
+    /// Adds an entry in a leaf's first free slot. There is one.
     pub fn add(&mut self, key: Word, value: u64, print: u8) {
         let slot = (!self.bitmap()).trailing_zeros() as usize;
-        let at = PRINTS + 8 * (slot as u64 / 8);
-        self.0[at as usize / 8] = Word::Is(fingerprint::replaced(self.is(at), slot, print));
-        self.0[1] = Word::Is(self.bitmap() | 1 << slot);
+        let at = PRINTS as usize / 8 + slot / 8;
+        self.words[at] = fingerprint::replaced(self.words[at], slot, print);
+        self.words[1] |= 1 << slot;
         let at = entry(0, slot) as usize / 8;
-        self.0[at] = key;
-        self.0[at + 1] = Word::Is(value);
+        self.put(at, key);
+        self.words[at + 1] = value;
     }
 }
 
@@ -192,16 +197,14 @@ impl Inner {
         Some(Inner { level: level_of(words[1]), keys: words_at(2, count), children: words_at(at, count + 1) })
     }
 
-    /// The words of the node. Where no key or child is, `old` shows what may stay.
-    pub fn words<const L: usize, const I: usize>(&self, old: Option<&[u64]>) -> Vec<Word> {
+    /// The node. Where no key or child is, `old` shows what may stay.
+    pub fn draft<const L: usize, const I: usize>(&self, old: Option<&[u64]>) -> Draft {
         assert!(self.keys.len() <= I && self.children.len() == self.keys.len() + 1);
-        let mut words = match old {
-            Some(old) => old.iter().copied().map(Word::Is).collect(),
-            None => vec![Word::Is(0); Shape::<L, I>::INNER_WORDS],
-        };
-        words[1] = Word::Is(meta(self.keys.len(), self.level));
-        words[2..][..self.keys.len()].copy_from_slice(&self.keys);
-        words[Shape::<L, I>::CHILDREN as usize / 8..][..self.children.len()].copy_from_slice(&self.children);
-        words
+        let mut draft = old.map_or_else(|| Draft::new(Shape::<L, I>::INNER_WORDS), Draft::of);
+        draft.words[1] = meta(self.keys.len(), self.level);
+        self.keys.iter().enumerate().for_each(|(i, key)| draft.put(2 + i, *key));
+        let children = Shape::<L, I>::CHILDREN as usize / 8;
+        self.children.iter().enumerate().for_each(|(i, child)| draft.put(children + i, *child));
+        draft
     }
 }

@@ -8,11 +8,11 @@
 
 use std::borrow::Borrow;
 
+use super::BpTree;
 use super::change::Change;
-use super::layout::{LeafWords, Shape, VERSION, WORD_1, copy};
+use super::layout::{Draft, Shape, VERSION, WORD_1, copy};
 use super::session::BpSession;
 use super::walk::Target;
-use super::{BpTree, layout};
 use crate::keys::Key;
 use crate::map::{Error, Result};
 
@@ -83,19 +83,19 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
                 return Err(Error::Mismatch { pool: self.tree.pool.location(), what });
             }
             let mut change = Change::default();
-            let mut words = if last.is_some() { LeafWords::new(Shape::<LEAF, INNER>::LEAF_WORDS) } else { LeafWords::of(&was) };
+            let mut draft = if last.is_some() { Draft::new(Shape::<LEAF, INNER>::LEAF_WORDS) } else { Draft::of(&was) };
             for (key, value) in part {
                 let stored = Self::word_in(&mut change, key.borrow());
-                words.add(stored, *value, key.borrow().fingerprint());
+                draft.add(stored, *value, key.borrow().fingerprint());
             }
             let hung = if last.is_some() {
                 let separator = Self::word_in(&mut change, part[0].0.borrow());
                 // The leaf before it has its end here now.
-                change.rewrite(leaf.at, leaf.version, was.clone(), was.into_iter().map(layout::Word::Is).collect());
-                let new = change.add(0, words.0);
+                change.rewrite(leaf.at, leaf.version, &was, Draft::of(&was));
+                let new = change.add(0, draft);
                 self.hang_in(&mut change, &path, leaf.at, separator, new)?
             } else {
-                change.rewrite(leaf.at, leaf.version, was, words.0);
+                change.rewrite(leaf.at, leaf.version, &was, draft);
                 true
             };
             if hung && self.make(change)? {

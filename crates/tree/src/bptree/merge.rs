@@ -13,7 +13,7 @@
 use towa_tx::Addr;
 
 use super::change::Change;
-use super::layout::{Inner, LeafWords, Shape, VERSION, WORD_1, Word, copy, keys_of};
+use super::layout::{Draft, Inner, Shape, VERSION, WORD_1, Word, copy, keys_of};
 use super::session::BpSession;
 use super::split::Entry;
 use super::walk::{Leaf, Path, Target};
@@ -120,10 +120,10 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         if together > if one_is_empty { LEAF } else { Shape::<LEAF, INNER>::LEAF_ROOMY } {
             return Ok(Attempt::Nothing);
         }
-        let mut words = LeafWords::of(&was);
-        high.iter().for_each(|e: &Entry<_>| words.add(Word::Is(e.stored), e.value, e.print));
+        let mut draft = Draft::of(&was);
+        high.iter().for_each(|e: &Entry<_>| draft.add(Word::Is(e.stored), e.value, e.print));
         let mut change = Change::default();
-        change.rewrite(left.at, left.version, was, words.0);
+        change.rewrite(left.at, left.version, &was, draft);
         change.retire(right.at, right.version, 0);
         self.take_out(&mut change, parent, between, false);
         Ok(if self.make(change)? { Attempt::Merged } else { Attempt::Again })
@@ -147,7 +147,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         inner.children.extend(right_inner.children);
         let level = inner.level;
         let mut change = Change::default();
-        change.rewrite(left.at, left.version, was.clone(), inner.words::<LEAF, INNER>(Some(&was)));
+        change.rewrite(left.at, left.version, &was, inner.draft::<LEAF, INNER>(Some(&was)));
         change.retire(right.at, right.version, level);
         self.take_out(&mut change, parent, between, true);
         Ok(if self.make(change)? { Attempt::Merged } else { Attempt::Again })
@@ -160,8 +160,8 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         if let (false, false, Word::Is(blob)) = (K::INLINE, kept, key) {
             change.free_blob(blob);
         }
-        let words = parent.inner.words::<LEAF, INNER>(Some(&parent.was));
-        change.rewrite(parent.at, parent.version, parent.was, words);
+        let draft = parent.inner.draft::<LEAF, INNER>(Some(&parent.was));
+        change.rewrite(parent.at, parent.version, &parent.was, draft);
     }
 
     /// The root has one child only: that is the root from now on.

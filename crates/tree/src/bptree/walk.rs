@@ -198,7 +198,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 return if changed { Walk::Again } else { Walk::Damaged("a node's address is that of none") };
             }
             // All of it at once: a search would else wait for one line, and then for the next that this one names.
-            (64..8 * Shape::<LEAF, INNER>::words(below) as u64).step_by(64).for_each(|at| thread.prefetch(child + at));
+            thread.prefetch(child, 8 * Shape::<LEAF, INNER>::words(below) as u64);
             let version = thread.load_version(child + VERSION);
             if !thread.validate(parent, parent_version) {
                 return Walk::Again;

@@ -17,8 +17,8 @@ fn bytes_of(builder: &RecordBuilder, seed: u64, position: u64) -> Vec<u64> {
 /// Its words in the order of writing: heap offset and value.
 fn words_in(record: &[u64]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
-    let each = |first: u64, values: &[u64]| {
-        found.extend((first..).zip(values).map(|(index, value)| (index * 8, *value)));
+    let each = |words: record::Words<'_>| {
+        found.extend((words.first..).zip(words.values).map(|(index, value)| (index * 8, *value)));
         Ok::<(), ()>(())
     };
     record::each_run(record, each).unwrap();
@@ -35,7 +35,11 @@ fn some_record(random: &mut Random, ts: u64) -> (RecordBuilder, Vec<(u64, u64)>,
         let offset = DATA + random.next(spread) * 8;
         if random.next(4) == 0 {
             let values: Vec<u64> = (0..random.next(40)).map(|_| random.next(u64::from(u32::MAX))).collect();
-            builder.words(offset, &values);
+            if random.next(2) == 0 {
+                builder.words(offset, &values)
+            } else {
+                builder.words_in_place(offset, &values)
+            }
             expected.extend(values.iter().enumerate().map(|(i, value)| (offset + i as u64 * 8, *value)));
         } else {
             let value = random.next(u64::from(u32::MAX));
