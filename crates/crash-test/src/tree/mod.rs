@@ -22,7 +22,7 @@ use towa_tree::{BpTree, FpTree};
 
 pub use crate::Failure;
 pub use check::{Killed, check_image, killed, recovered};
-pub use kind::{Drawn, Tree};
+pub use kind::{Drawn, Tree, everything};
 pub use world::{Shape, State, World};
 
 pub use crate::epoch::Settings;
