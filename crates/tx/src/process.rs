@@ -2,7 +2,9 @@
 //!
 //! What must always hold: a number that the kernel gave to another process since is not taken for the same.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
+
+use crate::sync::AtomicU64;
 
 /// A process: its number, and when it started (in clock ticks since boot, 40 bits of them), in one word. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
