@@ -22,6 +22,12 @@ impl Process {
         Some(Process(word.load(Acquire))).filter(|p| p.0 != 0)
     }
 
+    /// That of this number.
+    #[cfg(test)]
+    pub fn of(pid: u32) -> Process {
+        Process(pack(pid, started(pid).expect("it runs")))
+    }
+
     /// As a word.
     pub fn word(self) -> u64 {
         self.0
@@ -59,7 +65,7 @@ mod tests {
     fn a_process_lives_until_it_ends() {
         assert!(Process::this().lives());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process(pack(child.id(), started(child.id()).unwrap()));
+        let process = Process::of(child.id());
         assert!(process.lives() && process != Process::this());
         child.kill().unwrap();
         while process.lives() {
