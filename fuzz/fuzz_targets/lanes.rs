@@ -229,6 +229,8 @@ fn edit_log(log: &mut [u8], e: &[u8], which: usize) {
             let old = word(log, cut + at * 8);
             // An earlier generation's records come back with it, which are sound: like a copy of another day, nobody can tell that.
             let new = if at == GENERATION { value(old, e).max(old) } else { value(old, e) };
+            // A number with a right sum that is the greatest there can be has no successor.
+            let new = if new >> 61 == 1 { new ^ 1 << 61 } else { new };
             set(log, cut + at * 8, new);
             if e[3] < 200 {
                 seal_cut(log, cut);
