@@ -1,7 +1,8 @@
 //! Damaged pools: a small sound one is built once, edited as the fuzzer says, verified and opened. Never a panic, never a write to
 //! what is refused, and what opens does so again.
 //!
-//! The input is a medium's number and then edits, six bytes each: file, what, place (three bytes), value. Half of the places count from
+//! The input says which medium and how many edits, then edits of six bytes: file, what, place (three bytes), value. What it is too short
+//! for follows from it by a generator, for a short run of the fuzzer tries short inputs alone. Half of the places count from
 //! the start of a record: random ones would hardly ever hit a field. Some edits give a changed superblock a valid checksum again, so
 //! that the checks behind the checksum have something to do.
 #![no_main]
@@ -9,19 +10,23 @@
 use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
-use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use towa_crash_test::epoch::{History, Shape, World};
 use towa_heap::superblock::{Door, Superblock};
 use towa_heap::{Heap, OpenOptions, names, verify};
 use towa_media::sim::{EventKind, Model, SimMedium};
 use towa_media::{Access, Allocation, Medium};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const FILES: [&str; 3] = [names::SUPERBLOCK, names::LOG, names::IMAGE];
 /// Bytes from record to record of a superblock, a commit slot; the image's first chunk has roots and headers in lines.
 const RECORDS: [usize; 3] = [4096, 4096, 64];
 /// Bytes of the image that are checked: roots and run headers.
 const CHECKED: usize = 128 << 10;
+/// Bytes of an edit, and most edits.
+const EDIT: usize = 6;
+const EDITS: usize = 8;
 
 /// The files of a pool with committed epochs in its log and a ring that has wrapped.
 fn sound() -> &'static [Vec<u8>; 3] {
@@ -110,10 +115,12 @@ fn wrote(medium: &SimMedium, events: usize) -> bool {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Some((model, edits)) = input.split_first() else { return };
+    let Some((how, edits)) = input.split_first() else { return };
     let mut files = sound().clone().map(Some);
-    edits.chunks_exact(6).take(8).for_each(|e| edit(&mut files, e));
-    let medium = SimMedium::new(if model % 2 == 0 { Model::Line } else { Model::File });
+    let mut rng = SmallRng::seed_from_u64(xxh3_64_with_seed(input, 0));
+    let bytes: Vec<u8> = edits.iter().copied().chain(std::iter::repeat_with(|| rng.random())).take(EDIT * EDITS).collect();
+    bytes.chunks_exact(EDIT).take(usize::from(how >> 4) % (EDITS + 1)).for_each(|e| edit(&mut files, e));
+    let medium = SimMedium::new(if how % 2 == 0 { Model::Line } else { Model::File });
     for (name, bytes) in FILES.iter().zip(&files) {
         let Some(bytes) = bytes else { continue };
         let region = medium.create(name, bytes.len() as u64, Allocation::Full).expect("an empty medium");

@@ -182,6 +182,7 @@ fn the_headers_compile_in_every_standard() {
             &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"],
         ),
         (write("both.cpp", alone("towa.hpp")), &["-std=c++17", "-std=c++20"]),
+        (write("tx_both.cpp", alone("towa_tx.hpp")), &["-std=c++17", "-std=c++20"]),
     ];
     for part in std::fs::read_dir(root().join("include/towa")).expect("a folder") {
         let name = part.expect("an entry").file_name().into_string().expect("UTF-8");

@@ -138,10 +138,11 @@ pub fn run(args: &CrashTestArgs) -> Result<()> {
             |s, progress| tree::sweep(s, (*tree).into(), progress),
             |r| {
                 format!(
-                    "{} crash images recovered to what had returned: {} of the B+-tree, {} during recovery, {} after a kill\n\
-                 {} crash points: {} exhaustive, {} sampled; {} worlds, {} operations, {} refused for want of space\n",
+                    "{} crash images recovered to what had returned: {} of the B+-tree ({} with buffered commits), {} during recovery, {} after a \
+                     kill\n{} crash points: {} exhaustive, {} sampled; {} worlds, {} operations, {} refused for want of space\n",
                     r.images,
                     r.images_of_bptree,
+                    r.images_buffered,
                     r.images_in_recovery,
                     r.images_after_kill,
                     r.crash_points,

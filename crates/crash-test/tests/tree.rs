@@ -1,7 +1,7 @@
 //! Both trees crashed everywhere, and on media that fail.
 //!
-//! What must hold: after any crash the state after the operations that had returned, or after one more, with every invariant and no block
-//! leaked. A medium that fails: the operation is refused and the tree good, or nothing is written any more; a crash then finds the state
+//! What must hold: after any crash the state after the operations that had returned, or after one more (buffered commits: after at least those
+//! that had returned before a `sync` or close), with every invariant and no block leaked. A medium that fails: the operation is refused and the tree good, or nothing is written any more; a crash then finds the state
 //! before or after the operation that failed.
 //!
 //! TOWA_SEED and TOWA_IMAGES ask for others.
@@ -26,6 +26,7 @@ fn swept(which: Which) {
         let report = sweep(&settings, which, &mut |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
         println!("{which:?}, {model:?}, {:?}: {report:?}", start.elapsed());
         assert!(report.images_in_recovery > 0 && report.images_after_kill > 0 && report.exhaustive_points > 0, "{report:?}");
+        assert_eq!(report.images_buffered > 0, which == Which::BpTree, "{report:?}");
         assert_eq!(report.images_of_bptree, if which == Which::BpTree { report.images } else { 0 });
         refused += report.refused;
     }

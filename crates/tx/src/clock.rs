@@ -26,32 +26,38 @@ pub enum Clock {
 /// Reads the TSC once all earlier loads are done.
 #[inline(always)]
 pub(crate) fn tsc() -> u64 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(loom)]
+    return crate::sync::tick();
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     {
         let mut aux = 0;
         // SAFETY: reads a counter.
         unsafe { std::arch::x86_64::__rdtscp(&mut aux) }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(any(all(target_arch = "x86_64", not(miri)), loom)))]
     0
 }
 
 /// Reads the TSC, perhaps before earlier loads are done: for lower bounds, and to measure with. Half the cost of [`tsc`].
 #[inline(always)]
 pub(crate) fn tsc_about() -> u64 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(loom)]
+    return crate::sync::tick();
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     {
         // SAFETY: reads a counter.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(any(all(target_arch = "x86_64", not(miri)), loom)))]
     0
 }
 
 /// What is loaded after this is loaded after the time was read.
 #[inline(always)]
 pub(crate) fn before_loads() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(loom)]
+    loom::sync::atomic::fence(SeqCst);
+    #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     // SAFETY: a fence.
     unsafe {
         std::arch::x86_64::_mm_lfence()

@@ -17,16 +17,20 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use towa_media::{Mapping, Region};
 
 use crate::clock::{self, Clock};
 use crate::sequence::Sequence;
+use crate::sync::AtomicU64;
 
-/// Most lanes.
-pub(crate) const LANES_MAX: usize = 64;
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+/// Most lanes. (In models one, for all words are on the stack of a thread of loom's.)
+pub(crate) const LANES_MAX: usize = if cfg!(loom) { 1 } else { 64 };
 /// Ticks that the TSCs of two cores may differ by: less than a line takes from one to the other.
 const SKEW: u64 = 100;
 

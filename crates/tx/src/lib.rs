@@ -33,6 +33,7 @@ mod rtm;
 mod sequence;
 mod software;
 mod stats;
+mod sync;
 mod thread;
 mod tx;
 mod version;

@@ -227,3 +227,42 @@ impl Drop for SeparateCheckpointer {
         leave(&self.control);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::{Checkpointer, Options, Pool};
+
+    /// The owner dies between the look at whether it lives and the entry: whoever opens its pool next may have looked for a checkpointer
+    /// before that, so nothing must be applied.
+    #[test]
+    fn nobody_attaches_to_a_pool_whose_owner_dies_meanwhile() {
+        let medium = RamMedium::anonymous();
+        let manual = || Options { heap_len: 4 << 20, lanes: 2, checkpointer: Checkpointer::Manual, ..Options::default() };
+        Pool::create_on(medium.clone(), &manual()).unwrap().abandon();
+        let uuid = towa_heap::describe(&*medium).unwrap().uuid;
+        let mut owner = Command::new("sleep").arg("60").spawn().unwrap();
+        let (control, meeting) = Meeting::call(&uuid).unwrap();
+        let word = Process::of(owner.id()).word();
+        control.owner.store(word, Release);
+        control.generation.store(Replayer::attach(&*medium).unwrap().generation(), Release);
+        control.lanes_used.store(2, Release);
+        control.magic.store(CONTROL_MAGIC, Release);
+        // While the owner's own thread stands there for a round, who attaches has seen that the owner lives, and waits.
+        control.checkpointer.store(word, Release);
+        let attached = std::thread::scope(|scope| {
+            let attaching = scope.spawn(|| SeparateCheckpointer::attach(&*medium).map(|_| ()));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!attaching.is_finished());
+            owner.kill().unwrap();
+            owner.wait().unwrap();
+            attaching.join().unwrap()
+        });
+        assert!(matches!(attached, Err(Error::Usage(ref why)) if why.contains("no program has this pool open")), "{attached:?}");
+        assert_eq!(control.checkpointer.load(Acquire), 0, "the next opening need not wait for it");
+        drop(meeting);
+        Pool::open_on(medium, &manual()).unwrap().close().unwrap();
+    }
+}

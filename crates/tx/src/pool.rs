@@ -20,6 +20,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
 use crate::stats::Stats;
 use crate::thread::Thread;
+use crate::view::WORD;
 use crate::{checkpointer, clock::Clock};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
@@ -200,10 +201,10 @@ impl Pool {
     /// Checks the headers of all blocks, while no transaction runs: how many are live, or what is wrong.
     pub fn check_blocks(&self) -> std::result::Result<u64, String> {
         let (heap, view) = (&self.engine().heap, self.engine().view);
-        // The allocator reads its headers; words at whole words' offsets.
+        // The allocator reads whole lines.
         let mut read = |offset: u64, into: &mut [u8]| -> std::result::Result<(), Infallible> {
-            for (at, byte) in (view.base() + offset..).zip(into) {
-                *byte = (view.load(at & !7) >> (at % 8 * 8)) as u8;
+            for (at, bytes) in (view.base() + offset..).step_by(WORD as usize).zip(into.chunks_exact_mut(WORD as usize)) {
+                bytes.copy_from_slice(&view.load(at).to_le_bytes());
             }
             Ok(())
         };

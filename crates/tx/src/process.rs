@@ -2,7 +2,9 @@
 //!
 //! What must always hold: a number that the kernel gave to another process since is not taken for the same.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
+
+use crate::sync::AtomicU64;
 
 /// A process: its number, and when it started (in clock ticks since boot, 40 bits of them), in one word. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,12 @@ impl Process {
     /// The one noted in `word`.
     pub fn noted(word: &AtomicU64) -> Option<Process> {
         Some(Process(word.load(Acquire))).filter(|p| p.0 != 0)
+    }
+
+    /// That of this number.
+    #[cfg(test)]
+    pub fn of(pid: u32) -> Process {
+        Process(pack(pid, started(pid).expect("it runs")))
     }
 
     /// As a word.
@@ -57,7 +65,7 @@ mod tests {
     fn a_process_lives_until_it_ends() {
         assert!(Process::this().lives());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process(pack(child.id(), started(child.id()).unwrap()));
+        let process = Process::of(child.id());
         assert!(process.lives() && process != Process::this());
         child.kill().unwrap();
         while process.lives() {

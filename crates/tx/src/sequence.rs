@@ -8,9 +8,11 @@
 //! What must always hold: a software transaction that saw one even number all the while saw one state of memory. A hardware transaction
 //! reads both words: it aborts when a software transaction begins, or takes effect, beside it.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 use crossbeam_utils::{Backoff, CachePadded};
+
+use crate::sync::AtomicU64;
 
 #[derive(Debug, Default)]
 #[repr(C)]

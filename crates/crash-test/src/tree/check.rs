@@ -1,6 +1,7 @@
 //! What must be there after a crash, and what a killed process' successor promises.
 //!
-//! What must always hold: an image taken behind note n holds the state after n operations or after n + 1, every invariant of the tree, and no
+//! What must always hold: an image taken behind note n holds the state after n operations or after n + 1 (where commits are buffered: after
+//! as many as were durable, or returned, or any number in between, or one more), every invariant of the tree, and no
 //! block without an owner; so does what the next process leaves, from its first note on.
 
 use std::borrow::Borrow;
@@ -11,7 +12,7 @@ use towa_media::sim::{SimMedium, Trace};
 use towa_tree::Error;
 
 use super::kind::{Drawn, Tree, everything};
-use super::world::{Shape, State, apart};
+use super::world::{BUFFERED, Shape, State, apart};
 
 /// Everything in the tree on `medium`, which is recovered and checked; `None` where there is none.
 pub fn recovered<T: Tree>(medium: &SimMedium) -> Result<Option<State<T::Key>>, String> {
@@ -24,19 +25,22 @@ pub fn recovered<T: Tree>(medium: &SimMedium) -> Result<Option<State<T::Key>>, S
 /// Recovers `medium` and compares it with what must be there; gives the number of the state that is, or `None` where there is rightly no
 /// tree. `notes`: those taken since the opening.
 pub fn check_image<T: Tree>(medium: &SimMedium, notes: &[u64], states: &[State<T::Key>]) -> Result<Option<usize>, String> {
-    let returned = notes.last().copied().unwrap_or(0) as usize;
+    let returned = notes.last().map_or(0, |note| note & !BUFFERED) as usize;
+    let durable = notes.iter().rfind(|note| **note & BUFFERED == 0).map_or(0, |note| *note) as usize;
     match recovered::<T>(medium)? {
         None if notes.is_empty() && states[0].is_empty() => Ok(None),
         None => Err("the tree is gone".into()),
         Some(state) => {
-            let allowed = returned..=(returned + 1).min(states.len() - 1);
+            let allowed = durable..=(returned + 1).min(states.len() - 1);
             let found = allowed.into_iter().find(|n| states[*n] == state);
             found.map(Some).ok_or_else(|| {
                 let wanted = &states[returned];
                 let lost: Vec<_> = wanted.iter().filter(|(k, value)| state.get((*k).borrow() as &T::Key) != Some(value)).collect();
                 let strange: Vec<_> =
                     state.iter().filter(|(k, value)| wanted.get((*k).borrow() as &T::Key) != Some(value)).collect();
-                format!("after {returned} operations: lost or changed {lost:?}, there instead {strange:?}")
+                format!(
+                    "after {returned} operations, {durable} of them durable: lost or changed {lost:?}, there instead {strange:?}"
+                )
             })
         }
     }

@@ -12,7 +12,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use towa_media::sim::SimMedium;
 use towa_tree::{BpTree, Direction, Error, FpTree, Key, OrderedMap, Result, Session, fptree};
-use towa_tx::{Checkpointer, Options, Pool, TmChoice, hardware_transactions_commit};
+use towa_tx::{Checkpointer, Commit, Options, Pool, TmChoice, hardware_transactions_commit};
 
 use super::world::{Shape, State};
 
@@ -58,6 +58,8 @@ pub trait Tree: OrderedMap<Self::Key> + Sized {
     fn worker(&self) -> Result<Box<dyn Session<Self::Key> + Send + '_>>;
     /// What a background thread would do now.
     fn checkpoint(&self) -> Result<()>;
+    /// Makes durable what has returned.
+    fn sync(&self) -> Result<()>;
     /// Ends it properly, which is none of an operation's promises.
     fn close(self) -> Result<()>;
     /// Ends it as a crash of the process would.
@@ -98,6 +100,10 @@ impl<K: Drawn + ?Sized> Tree for FpTree<K> {
         Ok(())
     }
 
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn close(self) -> Result<()> {
         Ok(())
     }
@@ -129,6 +135,7 @@ impl<K: Drawn + ?Sized, const LEAF: usize, const INNER: usize> Tree for BpTree<K
             keys: rng.random_range(8..90),
             operations: rng.random_range(40..140),
             tm,
+            commit: if rng.random_ratio(1, 3) { Commit::Buffered } else { Commit::Strict },
             checkpoint_one_in: rng.random_range(4..40),
             close: rng.random_ratio(1, 4),
             ..Shape::default()
@@ -136,13 +143,16 @@ impl<K: Drawn + ?Sized, const LEAF: usize, const INNER: usize> Tree for BpTree<K
     }
 
     fn open_or_create(medium: &SimMedium, shape: &Shape) -> Result<Self> {
-        let options = Options { heap_len: shape.len, tm: shape.tm, base: Some(free_base()), ..options() };
+        let options = Options { heap_len: shape.len, tm: shape.tm, commit: shape.commit, base: Some(free_base()), ..options() };
         let shared = Arc::new(medium.clone());
         let pool = match Pool::open_on(shared.clone(), &options) {
             Err(towa_tx::Error::Heap(towa_heap::Error::Missing { .. })) => Pool::create_on(shared, &options)?,
             other => other?,
         };
-        BpTree::open_or_create(&pool, ROOT)
+        let tree = BpTree::open_or_create(&pool, ROOT)?;
+        // Where commits are buffered it may be new, and nothing durable yet.
+        pool.sync()?;
+        Ok(tree)
     }
 
     fn open(medium: &SimMedium) -> Result<Option<Self>> {
@@ -163,6 +173,10 @@ impl<K: Drawn + ?Sized, const LEAF: usize, const INNER: usize> Tree for BpTree<K
 
     fn checkpoint(&self) -> Result<()> {
         Ok(self.pool().checkpoint()?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.pool().sync()?)
     }
 
     fn close(self) -> Result<()> {

@@ -19,11 +19,12 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 use towa_tree::{BpTree, FpTree};
+use towa_tx::Commit;
 
 pub use crate::Failure;
 pub use check::{Killed, check_image, killed, recovered};
-pub use kind::{Drawn, Tree};
-pub use world::{Shape, State, World};
+pub use kind::{Drawn, LONG, Tree, everything};
+pub use world::{BUFFERED, Shape, State, World};
 
 pub use crate::epoch::Settings;
 
@@ -49,6 +50,8 @@ pub struct Report {
     pub images: usize,
     /// Of these: crashes of the B+-tree.
     pub images_of_bptree: usize,
+    /// Of these: in pools whose commits are buffered.
+    pub images_buffered: usize,
     /// Of these: crashes during recovery.
     pub images_in_recovery: usize,
     /// Of these: crashes of the machine after a process was killed and the next one recovered.
@@ -121,14 +124,17 @@ fn run_world<T: Tree>(
         report.operations += world.states.len() - 1;
         report.refused += world.refused;
         let budget = IMAGES.min(most.saturating_sub(report.images).max(1));
+        let before = report.images;
         let survivor = explore::<T>(&medium.trace(), seed, budget, &world.states, &mut rng, report).map_err(fail)?;
+        report.images_buffered += if shape.commit == Commit::Buffered { report.images - before } else { 0 };
         progress(report.images);
         let Some((next, n)) = survivor else { return Ok(()) };
         state = world.states[n].clone();
         medium = next;
         // What is not fixed at creation.
         let again = T::shape(&mut rng);
-        shape = Shape { tm: again.tm, checkpoint_one_in: again.checkpoint_one_in, close: again.close, ..shape };
+        shape =
+            Shape { tm: again.tm, commit: again.commit, checkpoint_one_in: again.checkpoint_one_in, close: again.close, ..shape };
     }
     Ok(())
 }

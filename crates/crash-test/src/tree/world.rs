@@ -3,6 +3,8 @@
 //! ```text
 //!   open or create ─ note 0 ─ operation ─ note 1 ─ operation ─ note 2 ...     a crash after note n, before note n + 1:
 //!                                                                             the state after n operations, or after n + 1
+//!   buffered:    note 0 ─ operation ─ (note 1) ─ operation ─ (note 2) ─ sync ─ note 2 ...     the state after any number of operations
+//!                                                                             from the last note n that is not in parentheses on
 //! ```
 //!
 //! What must always hold: each operation finds what the model says is there; one that is refused for want of space changes nothing; the tree
@@ -15,7 +17,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use towa_media::sim::SimMedium;
 use towa_tree::{Error, Key};
-use towa_tx::TmChoice;
+use towa_tx::{Commit, TmChoice};
 
 use super::kind::{Drawn, Tree, owned};
 
@@ -37,6 +39,8 @@ pub struct Shape {
     pub operations: usize,
     /// How transactions run.
     pub tm: TmChoice,
+    /// When they are durable.
+    pub commit: Commit,
     /// A checkpoint comes before one operation in so many; 0: never.
     pub checkpoint_one_in: u32,
     /// Whether the generation ends in closing the tree.
@@ -52,11 +56,15 @@ impl Default for Shape {
             keys: 30,
             operations: 70,
             tm: TmChoice::Stm,
+            commit: Commit::Strict,
             checkpoint_one_in: 0,
             close: false,
         }
     }
 }
+
+/// In a note: that so many operations have returned, and may not be durable.
+pub const BUFFERED: u64 = 1 << 31;
 
 /// A generation's work.
 pub struct World<T: Tree> {
@@ -82,7 +90,12 @@ impl<T: Tree> World<T> {
         };
         medium.note(0);
         match world.work(&tree, medium, rng, shape) {
-            Ok(()) if world.failed.is_none() => world.end(tree, shape)?,
+            Ok(()) if world.failed.is_none() => {
+                world.end(tree, shape)?;
+                if shape.close && world.failed.is_none() {
+                    medium.note(world.states.len() as u64 - 1);
+                }
+            }
             Ok(()) => tree.leave(),
             Err(e) => {
                 tree.leave();
@@ -123,10 +136,14 @@ impl<T: Tree> World<T> {
             }
             let before = self.states[self.states.len() - 1].clone();
             let due = shape.checkpoint_one_in > 0 && rng.random_ratio(1, shape.checkpoint_one_in);
-            if let Some(Err(e)) = due.then(|| apart(|| tree.checkpoint())) {
+            let sync = due && shape.commit == Commit::Buffered && rng.random();
+            if let Some(Err(e)) = due.then(|| apart(|| if sync { tree.sync() } else { tree.checkpoint() })) {
                 self.failed = Some(e.to_string());
                 self.states.push(before);
                 break;
+            }
+            if sync {
+                medium.note(n as u64 - 1);
             }
             let key = T::Key::of(shape.first_key + rng.random_range(0..shape.keys));
             let key: &T::Key = key.borrow();
@@ -160,7 +177,7 @@ impl<T: Tree> World<T> {
                     break;
                 }
             }
-            medium.note(n as u64);
+            medium.note(if shape.commit == Commit::Buffered { BUFFERED } else { 0 } | n as u64);
         }
         Ok(())
     }

@@ -144,7 +144,9 @@ impl<'w> Session<'w> {
                 0..2 => Change::Fill(rng.random_range(1..=24)),
                 2 if allocating => Change::Remove,
                 3 if allocating => Change::Root,
-                4 if allocating && shape.large_max > 0 => Change::Replace(rng.random_range(4096..=shape.large_max)),
+                4.. if allocating && shape.large_max > 0 && rng.random_ratio(shape.large_percent, 100) => {
+                    Change::Replace(rng.random_range(4096..=shape.large_max))
+                }
                 4.. if allocating => Change::Replace(rng.random_range(1..=shape.size_max)),
                 _ => Change::Number,
             }

@@ -33,6 +33,8 @@ pub struct Shape {
     pub size_max: usize,
     /// Objects of up to this many bytes now and then; 0: none.
     pub large_max: usize,
+    /// Of a hundred objects so many are.
+    pub large_percent: u32,
     /// Of a hundred transactions so many rely on versions.
     pub guarded_percent: u32,
     /// Of a hundred so many allocate and free.
@@ -59,6 +61,7 @@ impl Shape {
             steps: 30,
             size_max: 700,
             large_max: 0,
+            large_percent: 20,
             guarded_percent: 40,
             allocating_percent: 40,
             checkpoint_one_in: 12,

@@ -14,7 +14,7 @@
 use bytemuck::{Pod, Zeroable};
 use towa_media::{LINE, Region};
 
-use super::LANES_MAX;
+use super::{Geometry, LANES_MAX};
 use crate::Result;
 use crate::alloc::CHUNK;
 use crate::checksum::checksum;
@@ -82,8 +82,9 @@ impl Cut {
             log.read(i as u64 * SLOT, bytemuck::bytes_of_mut(slot))?;
         }
         let Some(newest) = slots.iter().filter(|slot| slot.is_whole()).max_by_key(|slot| slot.seq) else {
-            // The first cut is durable before the superblock says that the pool was opened.
-            let fresh = sb.generation == 0;
+            // The first cut is durable before the superblock says that the pool was opened, and before any lane is written: where records
+            // are, the newer superblock and the cuts are damaged.
+            let fresh = sb.generation == 0 && is_blank(log, &Geometry::of(sb))?;
             return Ok(if fresh { Ok(Cut::blank(sb)) } else { Err("no cut slot of the log has a valid checksum".into()) });
         };
         Ok(newest.check(sb).map(|()| *newest))
@@ -118,4 +119,16 @@ impl Cut {
         *self = next;
         Ok(())
     }
+}
+
+/// Whether no lane was ever written.
+fn is_blank(log: &dyn Region, geometry: &Geometry) -> Result<bool> {
+    for lane in 0..geometry.count {
+        let mut first = [0; LINE];
+        log.read(geometry.lane_off(lane), &mut first)?;
+        if first != [0; LINE] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

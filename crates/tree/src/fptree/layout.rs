@@ -78,6 +78,9 @@ impl Root {
         if !(ENTRIES_MIN..=ENTRIES_MAX).contains(&entries) || u64::from(entries) != words[1] {
             return damaged("the tree's record has an impossible number of entries");
         }
+        if words[2] == 0 {
+            return damaged("the tree's record has no first leaf");
+        }
         Ok(Root { entries, head: words[2] })
     }
 }
@@ -94,4 +97,22 @@ fn sum(arena: &Arena, words: [u64; 3]) -> u64 {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     xxh3_64_with_seed(&bytes, MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use towa_media::RamMedium;
+
+    use super::*;
+
+    /// Fuzzing found that such a tree opened, of no leaves, and was read at offset 0.
+    #[test]
+    fn a_record_without_a_first_leaf_is_refused() {
+        let options = towa_alloc::CreateOptions { len: 64 << 10, user_len: USER_LEN, kind: "a test" };
+        let arena = Arena::create(RamMedium::anonymous(), &options).unwrap();
+        Root { entries: 4, head: 12288 }.write(&arena).unwrap();
+        assert_eq!(Root::read(&arena).unwrap().head, 12288);
+        Root { entries: 4, head: 0 }.write(&arena).unwrap();
+        assert!(Root::read(&arena).unwrap_err().to_string().contains("no first leaf"));
+    }
 }

@@ -3,6 +3,7 @@
 
 mod crash;
 mod deletions;
+mod killed_replayer;
 mod opening;
 mod records;
 mod replaying;

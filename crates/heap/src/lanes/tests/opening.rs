@@ -159,6 +159,24 @@ fn a_torn_cut_is_none() {
     }
 }
 
+/// With the newest superblock and both cuts gone, what is left looks like a pool that was never opened. Fuzzing found that it was taken for
+/// one: without its records, and the opening after that brought them back.
+#[test]
+fn a_pool_that_has_records_was_opened() {
+    for medium in both_models() {
+        pool(&medium);
+        for slot in [0, 4096] {
+            tamper(&medium, names::LOG, slot, 640, |bytes| bytes[100] ^= 1);
+            tamper(&medium, names::SUPERBLOCK, slot, 256, |bytes| {
+                let sb: Superblock = bytemuck::pod_read_unaligned(bytes);
+                bytes[100] ^= u8::from(sb.generation > 0);
+            });
+        }
+        assert_eq!(crate::superblock::find_superblock(&medium, None).unwrap().generation, 0);
+        assert!(refused_unwritten(&medium).contains("no cut slot"));
+    }
+}
+
 fn pool_again(medium: &SimMedium) {
     drop(open(medium).unwrap());
 }
