@@ -18,8 +18,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
+use crate::place::Place;
 use crate::stats::Stats;
 use crate::thread::Thread;
+use crate::watch::Watch;
 use crate::{checkpointer, clock::Clock};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
@@ -32,6 +34,8 @@ struct Inner {
     engine: Arc<Engine>,
     background: Mutex<Vec<JoinHandle<()>>>,
     closed: Mutex<bool>,
+    /// Before the control block, which it looks at.
+    _watch: Option<Watch>,
     _meeting: Option<Meeting>,
 }
 
@@ -66,7 +70,9 @@ impl Pool {
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         meeting::wait_for_former_checkpointer(&*medium)?;
-        Self::start(Heap::open(medium, &OpenOptions { door: Door::Tx, eager: options.eager })?, options)
+        let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
+        Place::of(&towa_heap::describe(&*medium)?.uuid).remove_stale();
+        Self::start(heap, options)
     }
 
     /// A pool that keeps nothing: the cost of transactions alone.
@@ -90,8 +96,14 @@ impl Pool {
         if options.commit == Commit::Buffered && !engine.is_volatile() {
             engine.heap.lanes().provide(engine.lanes - 1)?;
         }
-        let inner =
-            Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
+        let cannot = |e: std::io::Error| Error::Usage(format!("the checkpointer's thread cannot be started: {e}"));
+        let inner = Inner {
+            engine: Arc::clone(&engine),
+            background: Mutex::default(),
+            closed: Mutex::new(false),
+            _watch: meeting.is_some().then(|| Watch::over(Arc::clone(&engine))).transpose().map_err(cannot)?,
+            _meeting: meeting,
+        };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
             let interval = options.interval;
             let work = move || {
@@ -102,8 +114,7 @@ impl Pool {
                 }
             };
             let thread = std::thread::Builder::new().name("towa-checkpoint".into()).spawn(work);
-            let thread = thread.map_err(|e| Error::Usage(format!("the checkpointer's thread cannot be started: {e}")))?;
-            inner.background.lock().push(thread);
+            inner.background.lock().push(thread.map_err(cannot)?);
         }
         Ok(Pool(Arc::new(inner)))
     }
