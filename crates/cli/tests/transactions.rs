@@ -100,3 +100,30 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     assert!(!towa(&["checkpointer"], other.path()).status.success());
     assert!(Pool::open(other.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).is_err());
 }
+
+/// A pool and an FPTree are directories both; neither is put into the other's, opened as the other, or taken for nothing.
+#[test]
+fn pools_and_fptrees_stay_apart() {
+    let (pools, trees) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let options = Options { heap_len: 16 << 20, medium: Some(Kind::Ram), ..Options::default() };
+    pool(pools.path(), |pool| pool.close().unwrap());
+    let on = |dir: &Path| towa_media::open_dir(dir, Some(Kind::Ram), false).unwrap();
+    drop(FpTree::<u64>::create(on(trees.path()), &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap());
+    let names = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let before = (names(pools.path()), names(trees.path()));
+
+    let refused = FpTree::<u64>::create(on(pools.path()), &fptree::Options::default()).unwrap_err().to_string();
+    assert!(refused.contains("a pool lies there"), "{refused}");
+    let refused = FpTree::<u64>::open(on(pools.path())).unwrap_err().to_string();
+    assert!(refused.contains("a pool lies there"), "{refused}");
+    let refused = Pool::open_or_create(trees.path(), &options).unwrap_err().to_string();
+    assert!(refused.contains("an FPTree lies there"), "{refused}");
+    let epoch = towa_epoch::Options { medium: Some(Kind::Ram), ..Default::default() };
+    let refused = towa_epoch::Pool::open_or_create(trees.path(), &epoch).unwrap_err().to_string();
+    assert!(refused.contains("an FPTree lies there"), "{refused}");
+    for command in ["recover", "checkpointer"] {
+        let out = towa(&[command], trees.path());
+        assert!(out.status.code() == Some(3) && said(&out).contains("needs neither recovery"), "{command}: {}", said(&out));
+    }
+    assert_eq!((names(pools.path()), names(trees.path())), before);
+}
