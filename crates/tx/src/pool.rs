@@ -62,6 +62,7 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        options.check(options.lanes as usize)?;
         let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
         let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
         Self::start(Heap::create(medium, &create)?, options)
@@ -72,6 +73,7 @@ impl Pool {
         meeting::wait_for_former_checkpointer(&*medium)?;
         let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
         Place::of(&towa_heap::describe(&*medium)?.uuid).remove_stale();
+        options.check(heap.lanes().count())?;
         Self::start(heap, options)
     }
 
@@ -83,10 +85,6 @@ impl Pool {
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
         let (control, meeting) = if options.checkpointer == Checkpointer::Process && !heap.is_volatile() {
             let medium = heap.medium().expect("a pool that is kept");
-            if options.commit == Commit::Buffered {
-                let why = "buffered commits are grouped by a thread of the program; use them with a checkpointer that is a thread";
-                return Err(Error::Usage(why.into()));
-            }
             let (control, meeting) = Meeting::call(&towa_heap::describe(&**medium)?.uuid)?;
             (control, Some(meeting))
         } else {

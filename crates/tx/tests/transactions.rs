@@ -482,3 +482,30 @@ fn an_undone_transaction_that_carved_more_than_a_record_holds_harms_nothing() {
         }
     }
 }
+
+#[test]
+fn options_that_cannot_go_together_are_refused_before_anything_is_made() {
+    let tm = TmChoice::Stm;
+    for (bad, word) in [
+        (
+            Options { commit: Commit::Buffered, checkpointer: Checkpointer::Process, ..options(tm) },
+            "a checkpointer that is a thread",
+        ),
+        (Options { commit: Commit::Buffered, lanes: 1, ..options(tm) }, "two lanes"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |result: Result<Pool, Error>| match result {
+            Err(Error::Usage(why)) => assert!(why.contains(word), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        refused(Pool::open_or_create(dir.path(), &bad));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was made");
+        // Of a pool that is there, the number of logs is its own.
+        Pool::create(dir.path(), &Options { commit: Commit::Strict, checkpointer: Checkpointer::Thread, ..bad.clone() })
+            .unwrap()
+            .close()
+            .unwrap();
+        refused(Pool::open(dir.path(), &Options { lanes: 8, ..bad }));
+        Pool::open(dir.path(), &options(tm)).unwrap().close().unwrap();
+    }
+}
