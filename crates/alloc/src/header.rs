@@ -150,6 +150,7 @@ pub(crate) fn check_lengths(len: u64, user_len: u64) -> Result<()> {
     if whole && user_len <= LEN_MAX && len <= LEN_MAX && len >= HEADER + user_len + SEGMENT {
         return Ok(());
     }
-    let what = format!("an arena of {len} bytes, {user_len} of them for its user: not whole segments between two and 1 TiB");
+    let least = HEADER.saturating_add(user_len).saturating_add(SEGMENT);
+    let what = format!("an arena of {len} bytes: not a multiple of {SEGMENT} between {least} bytes and 1 TiB");
     Err(Error::Options { what })
 }
