@@ -59,11 +59,16 @@ fn an_fptree_is_verified_and_its_damage_is_found() {
     tree.close().unwrap();
     let verified = towa(&["verify", "--medium", "ram"], dir.path());
     assert!(said(&verified).contains("FPTree of numbers with 500 keys"), "{}", said(&verified));
+    let info = said(&towa(&["info"], dir.path()));
+    assert!(info.contains("fptree u64") && info.contains("4 MiB") && info.contains("not in use"), "{info}");
     let file = dir.path().join("arena");
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[4096] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     assert_eq!(towa(&["verify", "--medium", "ram"], dir.path()).status.code(), Some(3));
+    let report = towa(&["verify", "--medium", "ram", "--json"], dir.path());
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["sound"], false, "{report}");
 }
 
 #[test]
@@ -97,7 +102,10 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     let other = tempfile::tempdir().unwrap();
     let epoch = towa_epoch::Options { heap_len: 8 << 20, medium: Some(Kind::Ram), ..Default::default() };
     towa_epoch::Pool::create(other.path(), &epoch).unwrap().close().unwrap();
-    assert!(!towa(&["checkpointer"], other.path()).status.success());
+    let began = std::time::Instant::now();
+    let refused = towa(&["checkpointer", "--wait", "30"], other.path());
+    assert!(refused.status.code() == Some(3) && said(&refused).contains("epoch door"), "{}", said(&refused));
+    assert!(began.elapsed().as_secs() < 20, "waiting does not make it another pool");
     assert!(Pool::open(other.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).is_err());
 }
 

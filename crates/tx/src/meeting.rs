@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use towa_heap::lanes::Replayer;
+use towa_heap::superblock::Door;
 use towa_media::Medium;
 
 use crate::checkpointer::Rounds;
@@ -133,6 +134,10 @@ impl SeparateCheckpointer {
     /// ([`towa_media::Error::Busy`]); it is no pool of this door.
     pub fn attach(medium: &dyn Medium) -> Result<SeparateCheckpointer> {
         let description = towa_heap::describe(medium)?;
+        if let Some(door) = description.door.filter(|door| *door != Door::Tx) {
+            let (found, wanted) = (door.name().into(), Door::Tx.name().into());
+            return Err(towa_heap::Error::WrongDoor { pool: medium.location(), found, wanted }.into());
+        }
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
         let not_open =
             "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
