@@ -129,8 +129,9 @@ impl Pool {
     /// What a program left of where it met its checkpointer.
     fn left_in_memory(&self) -> Option<PathBuf> {
         let medium = towa_media::open_dir(&self.pool, Some(towa_media::Kind::Ram), false).ok()?;
-        let place = Path::new("/dev/shm").join(format!("towa-{}", towa_heap::describe(&*medium).ok()?.uuid));
-        place.exists().then_some(place)
+        let name = format!("towa-{}", towa_heap::describe(&*medium).ok()?.uuid);
+        let mut places = std::fs::read_dir("/dev/shm").ok()?.map_while(Result::ok);
+        places.find(|place| place.file_name().to_string_lossy().starts_with(&name)).map(|place| place.path())
     }
 
     fn summary(&self) -> String {

@@ -109,6 +109,32 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     assert!(Pool::open(other.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).is_err());
 }
 
+/// A copy, made for a backup, say, has the identity of its pool; the checkpointer of one has nothing to do with the other.
+#[test]
+fn a_pool_and_its_copy_have_checkpointers_of_their_own() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    pool(dir.path(), |pool| pool.close().unwrap());
+    for name in ["superblock", "image", "log"] {
+        std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+    }
+    let copied = Command::new(env!("CARGO_BIN_EXE_towa"))
+        .args(["tx-load", "--medium", "ram", "--separate"])
+        .arg(copy.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut copied = copied.unwrap();
+    let mut line = String::new();
+    let mut acked = std::io::BufReader::new(copied.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut acked, &mut line).unwrap();
+    assert!(line.starts_with("ACK"), "{line}");
+    let refused = towa(&["checkpointer", "--medium", "ram"], dir.path());
+    copied.kill().unwrap();
+    copied.wait().unwrap();
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("start it first"), "{}", said(&refused));
+    // Nothing stays in memory of the program that was killed.
+    assert!(towa(&["recover", "--medium", "ram"], copy.path()).status.success());
+}
+
 /// A pool and an FPTree are directories both; neither is put into the other's, opened as the other, or taken for nothing.
 #[test]
 fn pools_and_fptrees_stay_apart() {

@@ -36,8 +36,8 @@ pub(crate) struct Meeting {
 impl Meeting {
     /// Makes the control block of the pool that this process has just opened. Of one that an owner left who died nobody stands in it
     /// any more (see [`wait_for_former_checkpointer`]).
-    pub fn call(uuid: &str) -> Result<(ControlMemory, Meeting)> {
-        let place = Place::of(uuid);
+    pub fn call(medium: &dyn Medium) -> Result<(ControlMemory, Meeting)> {
+        let place = Place::of(medium, &towa_heap::describe(medium)?.uuid);
         let control = place.make()?;
         control.owner.store(Process::this().word(), Release);
         Ok((control, Meeting { place }))
@@ -58,7 +58,7 @@ impl Drop for Meeting {
 pub fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
     // What is no pool is refused by who opens it.
     let Ok(description) = towa_heap::describe(medium) else { return Ok(()) };
-    let Some(control) = Place::of(&description.uuid).find()? else { return Ok(()) };
+    let Some(control) = Place::of(medium, &description.uuid).find()? else { return Ok(()) };
     let owner = Process::noted(&control.owner);
     if owner.is_some_and(Process::lives) {
         return Ok(());
@@ -141,7 +141,7 @@ impl SeparateCheckpointer {
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
         let not_open =
             "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
-        let place = Place::of(&description.uuid);
+        let place = Place::of(medium, &description.uuid);
         let control = place.find()?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
         let control = control.ok_or_else(|| usage(not_open))?;
         let owner = Process::noted(&control.owner).filter(|p| p.lives()).ok_or_else(|| usage(not_open))?;

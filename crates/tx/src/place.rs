@@ -1,11 +1,14 @@
 //! The directory in shared memory where a pool's owner and its separate checkpointer find each other's control block.
 //!
 //! ```text
-//!   /dev/shm/towa-<uuid>/control      made by the owner (mode 0700)
+//!   /dev/shm/towa-<uuid>-<device>-<inode>/control      made by the owner (mode 0700)
 //!       removed by   the owner, when it closes the pool
 //!                    the checkpointer, when it finds its owner dead, before it gives up its place
 //!                    whoever opens the pool next, if both had been killed
 //! ```
+//!
+//! A copy of a pool has the identity of the pool; only its directory is another one. So the directory is part of the name: a checkpointer
+//! that met the owner of a copy would apply one's log by the other's positions.
 //!
 //! What must always hold: a control block is removed only by who holds the pool's lock, or stands in it as its checkpointer and finds
 //! the owner dead; nobody trusts one that another user could have put there: anybody may make names in `/dev/shm`.
@@ -29,9 +32,10 @@ const REMOVED: Duration = Duration::from_secs(1);
 pub(crate) struct Place(PathBuf);
 
 impl Place {
-    /// Of the pool with this identity.
-    pub fn of(uuid: &str) -> Place {
-        Place(PathBuf::from(format!("/dev/shm/towa-{uuid}")))
+    /// Of the pool with identity `uuid` on `medium`.
+    pub fn of(medium: &dyn Medium, uuid: &str) -> Place {
+        let directory = medium.identity().map_or(String::new(), |(device, inode)| format!("-{device:x}-{inode:x}"));
+        Place(PathBuf::from(format!("/dev/shm/towa-{uuid}{directory}")))
     }
 
     /// The control block that is there, if there is one to be trusted.
@@ -108,7 +112,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     fn place() -> Place {
-        Place::of(&uuid())
+        Place::of(&*RamMedium::anonymous(), &uuid())
     }
 
     /// Of no pool.
@@ -137,6 +141,16 @@ mod tests {
         drop(place.make().unwrap());
         place.remove_stale();
         assert!(!place.0.exists());
+    }
+
+    #[test]
+    fn copies_of_a_pool_do_not_meet_and_paths_to_one_do() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [one, copy] = dirs.each_ref().map(|dir| Place::of(&*RamMedium::open(dir.path(), false, None).unwrap(), "x").0);
+        assert_ne!(one, copy);
+        let link = dirs[1].path().join("link");
+        symlink(dirs[0].path(), &link).unwrap();
+        assert_eq!(one, Place::of(&*RamMedium::open(&link, false, None).unwrap(), "x").0);
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Pool {
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         meeting::wait_for_former_checkpointer(&*medium)?;
         let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
-        Place::of(&towa_heap::describe(&*medium)?.uuid).remove_stale();
+        Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();
         options.check(heap.lanes().count())?;
         Self::start(heap, options)
     }
@@ -85,7 +85,7 @@ impl Pool {
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
         let (control, meeting) = if options.checkpointer == Checkpointer::Process && !heap.is_volatile() {
             let medium = heap.medium().expect("a pool that is kept");
-            let (control, meeting) = Meeting::call(&towa_heap::describe(&**medium)?.uuid)?;
+            let (control, meeting) = Meeting::call(&**medium)?;
             (control, Some(meeting))
         } else {
             (ControlMemory::private()?, None)
