@@ -509,3 +509,40 @@ fn options_that_cannot_go_together_are_refused_before_anything_is_made() {
         Pool::open(dir.path(), &options(tm)).unwrap().close().unwrap();
     }
 }
+
+/// Page faults abort hardware transactions, and were not taken anywhere else on pages that only these write: such a transaction ran in
+/// software for ever.
+#[test]
+fn hardware_transactions_survive_a_fork_and_bodies_that_write_much() {
+    if !hardware_transactions_commit() {
+        eprintln!("SKIPPED: this machine commits no hardware transactions");
+        return;
+    }
+    const WORDS: u64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &options(TmChoice::Rtm)).unwrap();
+    let mut thread = pool.register().unwrap();
+    let block = array(&mut thread, "words", WORDS as usize);
+    for after in ["the start", "a fork"] {
+        if after == "a fork" {
+            // SAFETY: the child does nothing but end; it is waited for.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                assert!(child > 0 && libc::waitpid(child, std::ptr::null_mut(), 0) == child);
+            }
+        }
+        let before = pool.stats().commits_hardware;
+        for round in 0..200 {
+            thread.transaction(|tx| (0..WORDS).try_for_each(|i| tx.write(block + i * 8, round))).unwrap();
+        }
+        let stats = pool.stats();
+        assert!(
+            stats.commits_hardware - before > 100,
+            "after {after}: {} of 200 in hardware; {stats:?}",
+            stats.commits_hardware - before
+        );
+    }
+}
