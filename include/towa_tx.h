@@ -40,7 +40,8 @@
  *      In hardware a run that will not commit may see words that never were together: it must not trust an index or a length
  *      that it read further than its own memory goes.
  *   3. A body passes on what a call that failed gave, at once. Such a transaction does not commit whatever the body
- *      returns, and what a call that failed was to fill in is left as it was.
+ *      returns, and what a call that failed was to fill in is left as it was. (A call that rule 4 forbids is refused, and no
+ *      part of the transaction: that aborts only if the body passes it on.)
  *   4. A body returns: it does not throw, longjmp, end its thread, fork, or use any other pool, thread or tree.
  *   5. Only pointers into the same pool's heap may be stored in it (not into the C heap, the stack, or code).
  *   6. A towa_dtx_thread or a towa_tree_session is used by one thread at a time. It may be handed to another thread. A
