@@ -40,7 +40,8 @@
  *      In hardware a run that will not commit may see words that never were together: it must not trust an index or a length
  *      that it read further than its own memory goes.
  *   3. A body passes on what a call that failed gave, at once. Such a transaction does not commit whatever the body
- *      returns, and what a call that failed was to fill in is left as it was.
+ *      returns, and what a call that failed was to fill in is left as it was. (A call that rule 4 forbids is refused, and no
+ *      part of the transaction: that aborts only if the body passes it on.)
  *   4. A body returns: it does not throw, longjmp, end its thread, fork, or use any other pool, thread or tree.
  *   5. Only pointers into the same pool's heap may be stored in it (not into the C heap, the stack, or code).
  *   6. A towa_dtx_thread or a towa_tree_session is used by one thread at a time. It may be handed to another thread. A
@@ -101,8 +102,9 @@ typedef struct towa_dtx_options {
     uint32_t checkpointer; /* TOWA_DTX_CHECKPOINTER_THREAD ... */
     uint32_t flags;        /* TOWA_DTX_EAGER | ... */
     uint32_t lanes;        /* logs, and so threads at a time; fixed at creation; default 64, the most there can be */
-    uint64_t heap_len;     /* bytes, fixed at creation; default 1 GiB; only what is used takes space */
-    uint64_t lane_len;     /* bytes of each log, fixed at creation; default 16 MiB; taken when a thread first uses it */
+    uint64_t heap_len;     /* bytes, fixed at creation; default 1 GiB, at most 1 TiB; only what is used takes space */
+    uint64_t lane_len;     /* bytes of each log, a multiple of 4096, at least 64 KiB, fixed at creation; default 16 MiB; taken when a
+                              thread first uses it */
     uint64_t interval_us;  /* TOWA_DTX_BUFFERED: microseconds between writes of the log; default 10000 */
     uint64_t base;         /* address of the heap, fixed at creation; default: the library picks one */
 } towa_dtx_options;
@@ -150,14 +152,16 @@ int towa_dtx_pool_close(towa_dtx_pool *pool);
 int towa_dtx_pool_sync(towa_dtx_pool *pool);
 /* Brings up the image to all that is durable and frees the logs. Done by itself in time. Never in a body. */
 int towa_dtx_pool_checkpoint(towa_dtx_pool *pool);
-/* Root `name`: *object gets its address. TOWA_ENOENT if there is none, TOWA_ETYPE if it was set with another tag or size. */
+/* Root `name`, as it is now: *object gets its address. Whoever set it may still be waiting for his transaction to be durable; a
+ * transaction that is run after this call and reads something waits for that, too. TOWA_ENOENT if there is none, TOWA_ETYPE if it was
+ * set with another tag or size. */
 int towa_dtx_pool_root(towa_dtx_pool *pool, const char *name, uint64_t type_tag, size_t size, void **object);
 /* First address and length of the heap. */
 int towa_dtx_pool_heap(towa_dtx_pool *pool, void **base, uint64_t *len);
 /* Fills at most stats->size bytes. */
 int towa_dtx_pool_stats(towa_dtx_pool *pool, struct towa_dtx_stats *stats);
 
-/* Takes a log of the pool. TOWA_EBUSY if all are taken. NULL on failure. */
+/* Takes a log of the pool. TOWA_EBUSY if all are taken, TOWA_ENOSPC if its space is not to be had. NULL on failure. */
 towa_dtx_thread *towa_dtx_register(towa_dtx_pool *pool);
 /* Gives it back. TOWA_EUSAGE in a body, or while another thread uses it. */
 int towa_dtx_unregister(towa_dtx_thread *thread);
@@ -216,7 +220,7 @@ typedef struct towa_tree_options {
     uint32_t open;     /* TOWA_OPEN_OR_CREATE ... (towa.h) */
     uint32_t medium;   /* TOWA_MEDIUM_DETECT ... (towa.h) */
     uint32_t reserved; /* 0 */
-    uint64_t len;      /* capacity in bytes, fixed at creation; default 1 GiB; only what is used takes space */
+    uint64_t len;      /* capacity in bytes, fixed at creation; default 1 GiB, at most 1 TiB; only what is used takes space */
 } towa_tree_options;
 
 #ifdef __cplusplus

@@ -22,6 +22,9 @@ use towa_media::{Access, Allocation, HUGE_PAGE, Mapping, Medium, Region, advise_
 use crate::header::{HEADER, Header, KIND_LEN, MAGIC, MARK_AT, NAME, NAME_NEW, check_lengths};
 use crate::{Error, Result, SEGMENT};
 
+/// The file that every pool has (`towa_heap::names::SUPERBLOCK`).
+const SUPERBLOCK: &str = "superblock";
+
 /// What a new arena is like.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -86,6 +89,7 @@ impl Arena {
         if medium.exists(NAME)? {
             return Err(Error::Exists { pool });
         }
+        refuse_pool(&*medium)?;
         remove_leftover(&*medium)?;
         let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let header = Header { uuid: *uuid::Uuid::new_v4().as_bytes(), len, user_len, kind, created_unix_s };
@@ -117,6 +121,7 @@ impl Arena {
         let pool = medium.location();
         let lock = medium.lock()?;
         if !medium.exists(NAME)? {
+            refuse_pool(&*medium)?;
             return Err(Error::Missing { pool });
         }
         let region = match medium.open(NAME, Access::ReadWrite) {
@@ -344,6 +349,15 @@ impl Arena {
 
 #[cfg(target_endian = "big")]
 compile_error!("arenas are little-endian; a big-endian machine needs their words swapped in Arena::store and load_mirror");
+
+/// An arena is no part of a pool's directory, which is copied, checked and removed as a whole.
+fn refuse_pool(medium: &dyn Medium) -> Result<()> {
+    if !medium.exists(SUPERBLOCK)? {
+        return Ok(());
+    }
+    let why = format!("a pool lies there (file `{SUPERBLOCK}`); choose another directory, or a tree in that pool");
+    Err(Error::Foreign { pool: medium.location(), why })
+}
 
 /// Removes what an interrupted creation left; anything else of that name is somebody's own.
 fn remove_leftover(medium: &dyn Medium) -> Result<()> {

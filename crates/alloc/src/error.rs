@@ -65,7 +65,9 @@ pub enum Error {
         what: String,
     },
     /// No room for a block. Nothing was changed.
-    #[error("{pool}: no room for a block of {wanted} bytes in an arena of {len}; remove something, or create a larger one")]
+    #[error(
+        "{pool}: no room for a block of {wanted} bytes in an arena of {len}, or its medium is full; remove something, make space there, or create a larger one"
+    )]
     OutOfSpace {
         /// Where.
         pool: String,

@@ -13,7 +13,7 @@
 //! Stopping before the fence leaves the old word or the new one, and nothing beyond the old one is used: both are right. **One** word is
 //! enough, without a second slot, because no medium tears an aligned 8-byte word; its checksum is in the word itself.
 
-use towa_media::{Medium, Region};
+use towa_media::{Access, Medium, Region};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{Error, Result, SEGMENT};
@@ -144,12 +144,52 @@ impl Header {
     }
 }
 
+/// What an arena's directory shows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its identity.
+    pub uuid: String,
+    /// What is kept in it.
+    pub kind: String,
+    /// Capacity in bytes.
+    pub len: u64,
+    /// Bytes that were ever used.
+    pub used: u64,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+/// Describes the arena on `medium`, while somebody uses it, too. Reads only, and checks only the header.
+pub fn describe(medium: &dyn Medium) -> Result<Description> {
+    let pool = medium.location();
+    let region = match medium.open(NAME, Access::ReadOnly) {
+        Err(towa_media::Error::NotFound { .. }) => return Err(Error::Missing { pool }),
+        Err(towa_media::Error::NotRegular { .. }) => {
+            return Err(Error::Foreign { pool, why: format!("`{NAME}` is not a regular file") });
+        }
+        other => other?,
+    };
+    let header = Header::read(medium, &*region)?;
+    let mut word = [0; 8];
+    region.read(MARK_AT, &mut word)?;
+    let mark = header.mark_of(u64::from_le_bytes(word));
+    let mark = mark.ok_or(Error::Damaged { pool, what: "the high-water mark's checksum is wrong".into() })?;
+    Ok(Description {
+        uuid: uuid::Uuid::from_bytes(header.uuid).to_string(),
+        kind: header.kind(),
+        len: header.len,
+        used: mark * SEGMENT,
+        created_unix_s: header.created_unix_s,
+    })
+}
+
 /// Whether an arena can be of such lengths.
 pub(crate) fn check_lengths(len: u64, user_len: u64) -> Result<()> {
     let whole = len.is_multiple_of(SEGMENT) && user_len.is_multiple_of(SEGMENT);
     if whole && user_len <= LEN_MAX && len <= LEN_MAX && len >= HEADER + user_len + SEGMENT {
         return Ok(());
     }
-    let what = format!("an arena of {len} bytes, {user_len} of them for its user: not whole segments between two and 1 TiB");
+    let least = HEADER.saturating_add(user_len).saturating_add(SEGMENT);
+    let what = format!("an arena of {len} bytes: not a multiple of {SEGMENT} between {least} bytes and 1 TiB");
     Err(Error::Options { what })
 }

@@ -30,7 +30,7 @@ pub use arena::{Arena, CreateOptions};
 pub use audit::Audit;
 pub use classes::{CLASSES, SEGMENT, SIZES};
 pub use error::{Error, Result};
-pub use header::{KIND_LEN, MAGIC, NAME, VERSION};
+pub use header::{Description, KIND_LEN, MAGIC, NAME, VERSION, describe};
 pub use local::Local;
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub(crate) struct Running<'r> {
     tx: *mut Tx<'r>,
     /// The first failure in this run of the body.
     failed: Option<Failure>,
+    /// The first call in this run that was refused beside the transaction, which may go on without it.
+    refused: Option<Failure>,
     /// Another transaction was in the way in this run.
     again: bool,
 }
@@ -146,7 +148,9 @@ pub(crate) fn refuse_in_body(entry: &str) -> Result<(), Failure> {
         "{}: {entry} inside the body of a transaction; a body uses its own transaction only: call it before or after",
         running.pool.name
     );
-    Err(Failure::usage(why))
+    let failure = Failure::usage(why);
+    running.refused.get_or_insert_with(|| failure.clone());
+    Err(failure)
 }
 
 /// Takes a log of the pool.
@@ -245,7 +249,8 @@ unsafe fn run(handle: *mut Given<DtxThread>, body: Option<Body>, arg: *mut c_voi
     // SAFETY: by this function's contract.
     let thread = unsafe { Given::look(handle) }?;
     let mut locked = thread.thread.try_lock().ok_or_else(|| in_use(thread))?;
-    let mut running = Running { of: handle, pool: thread.user.pool(), tx: ptr::null_mut(), failed: None, again: false };
+    let mut running =
+        Running { of: handle, pool: thread.user.pool(), tx: ptr::null_mut(), failed: None, refused: None, again: false };
     let at: *mut Running<'_> = &raw mut running;
     RUNNING.set(at.cast());
     let entered = Entered;
@@ -255,6 +260,7 @@ unsafe fn run(handle: *mut Given<DtxThread>, body: Option<Body>, arg: *mut c_voi
         unsafe {
             (*at).tx = ptr::from_mut(tx).cast();
             (*at).failed = None;
+            (*at).refused = None;
             (*at).again = false;
         }
         // SAFETY: callable, by this function's contract.
@@ -272,13 +278,18 @@ unsafe fn run(handle: *mut Given<DtxThread>, body: Option<Body>, arg: *mut c_voi
     match result {
         Ok(()) => Ok(error::OK),
         Err(Error::Aborted(_)) if value > 0 => Ok(value),
-        Err(Error::Aborted(_)) => Err(running.failed.take().filter(|f| f.code == value).unwrap_or_else(|| {
-            // SAFETY: a C string that lives for ever.
-            let means = unsafe { CStr::from_ptr(error::towa_strerror(value)) };
-            Failure::new(value, format!("the body of the transaction gave up with {value} ({})", means.to_string_lossy()))
-        })),
+        Err(Error::Aborted(_)) => {
+            let said = [running.failed.take(), running.refused.take()].into_iter().flatten().find(|f| f.code == value);
+            Err(said.unwrap_or_else(|| gave_up(value)))
+        }
         Err(e) => Err(e.into()),
     }
+}
+
+fn gave_up(value: c_int) -> Failure {
+    // SAFETY: a C string that lives for ever.
+    let means = unsafe { CStr::from_ptr(error::towa_strerror(value)) };
+    Failure::new(value, format!("the body of the transaction gave up with {value} ({})", means.to_string_lossy()))
 }
 
 fn no_body() -> Failure {

@@ -28,8 +28,8 @@ Examples:
   towa checkpointer /dev/shm/pool            the program is running
   towa checkpointer --wait 60 /dev/shm/pool  it may still be starting
 
-Exit status: 0 the pool was closed, its program died, or Ctrl-C; 1 no program has it open with a separate checkpointer;
-4 another checkpointer is at work; 5 no pool there.")]
+Exit status: 0 the pool was closed, its program died, or Ctrl-C; 1 no program has it open with a separate checkpointer; 3 no
+pool of transactions; 4 another checkpointer is at work; 5 no pool there.")]
 pub struct CheckpointerArgs {
     /// Directory of the pool.
     #[arg(value_name = "POOL")]

@@ -65,7 +65,9 @@ struct Info {
     medium: Detected,
     doors: Vec<DoorGuarantee>,
     pool: Option<PoolInfo>,
-    /// Why the pool that is there cannot be described.
+    /// The FPTree that is there.
+    tree: Option<TreeInfo>,
+    /// Why the pool or tree that is there cannot be described.
     pool_problem: Option<String>,
     cpu: CpuFeatures,
     transactions: Transactions,
@@ -107,6 +109,21 @@ struct PoolInfo {
     served_at: Option<String>,
 }
 
+/// An FPTree's facts.
+#[derive(Debug, Serialize)]
+struct TreeInfo {
+    uuid: String,
+    /// `fptree u64`, `fptree bytes`.
+    kind: String,
+    /// Capacity in bytes.
+    len: u64,
+    /// Bytes ever used.
+    used: u64,
+    created_unix_s: u64,
+    /// Process that has it open.
+    owner_pid: Option<u32>,
+}
+
 fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
     let power_loss = (guarantee == Guarantee::PowerSafe).then_some("buffered");
     let door = |door, strict_by| DoorGuarantee { door, process_crash: "buffered", power_loss, strict_by };
@@ -125,15 +142,16 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let mut medium = report::bad_news(args.json, ("path", report::path(&args.path)), detected)?;
     // JSON is text, and so is a line on a terminal.
     medium.path = report::path(&medium.path).into();
-    let (pool, problem) = match pool_at(&args.path) {
-        Ok(pool) => (pool, None),
-        Err(error) => (None, Some(error)),
+    let (pool, tree, problem) = match pool_at(&args.path).and_then(|pool| Ok((tree_at(&args.path, pool.is_some())?, pool))) {
+        Ok((tree, pool)) => (pool, tree, None),
+        Err(error) => (None, None, Some(error)),
     };
     let info = Info {
         path: report::path(&args.path),
         doors: doors(medium.guarantee),
         medium,
         pool,
+        tree,
         pool_problem: problem.as_ref().map(failure::message),
         cpu: towa_media::cpu_features(),
         transactions: Transactions::here(),
@@ -177,10 +195,30 @@ fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
     }))
 }
 
+/// The FPTree in `path`, if one is there, and no pool.
+fn tree_at(path: &Path, is_pool: bool) -> Result<Option<TreeInfo>, Error> {
+    if is_pool || !path.is_dir() || !path.join(towa_alloc::NAME).exists() {
+        return Ok(None);
+    }
+    let it = towa_alloc::describe(&*towa_media::open_dir(path, None, false)?).map_err(towa_tree::Error::from)?;
+    let towa_alloc::Description { uuid, kind, len, used, created_unix_s } = it;
+    Ok(Some(TreeInfo { uuid, kind, len, used, created_unix_s, owner_pid: owner(path) }))
+}
+
 fn print(info: &Info) -> Result<()> {
     let mut lines = Lines::default();
     lines.heading(&info.path);
     print_medium(&mut lines, info);
+    if let Some(tree) = &info.tree {
+        lines.heading("tree");
+        lines.line("identity", format!("{}, {}, in a directory of its own", tree.uuid, tree.kind));
+        lines.line("created", utc(tree.created_unix_s));
+        let state = tree
+            .owner_pid
+            .map_or("not in use; opening recovers it, whatever happened".into(), |pid| format!("in use by process {pid}"));
+        lines.line("state", state);
+        lines.line("space", format!("{}, {} ever used", bytes(tree.len), bytes(tree.used)));
+    }
     match (&info.pool, &info.pool_problem) {
         (Some(pool), _) => print_pool(&mut lines, pool),
         (None, Some(problem)) => {

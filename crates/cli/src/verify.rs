@@ -61,21 +61,32 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
     match &found {
         Ok(found) if args.json => report::json(&sound(args, found)?)?,
         Ok(found) => print(args, found)?,
-        Err(error) if args.json => {
-            let mut value = report::problem(("pool", report::path(&args.pool)), error);
-            // What is busy or not there was not found to be unsound.
-            value["sound"] = if failure::code(error) == failure::DAMAGED { json!(false) } else { json!(null) };
-            report::json(&value)?;
-        }
-        Err(_) => {}
+        Err(error) => bad_news(args, error)?,
     }
     found.map(|_| ())
+}
+
+/// What was found instead of a sound pool, where the report is JSON.
+fn bad_news(args: &VerifyArgs, error: &anyhow::Error) -> Result<()> {
+    if !args.json {
+        return Ok(());
+    }
+    let mut value = report::problem(("pool", report::path(&args.pool)), error);
+    // What is busy or not there was not found to be unsound.
+    value["sound"] = if failure::code(error) == failure::DAMAGED { json!(false) } else { json!(null) };
+    report::json(&value)
 }
 
 /// An FPTree's directory: one file, whose every block the tree accounts for.
 fn run_arena(args: &VerifyArgs) -> Result<()> {
     let look = || contents::check_arena(towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?);
-    let found = report::bad_news(args.json, ("pool", report::path(&args.pool)), look())?;
+    let found = match look() {
+        Ok(found) => found,
+        Err(error) => {
+            bad_news(args, &error)?;
+            return Err(error);
+        }
+    };
     if args.json {
         return report::json(&json!({ "pool": report::path(&args.pool), "sound": true, "contents": [found] }));
     }
@@ -89,6 +100,10 @@ fn look(args: &VerifyArgs) -> Result<Found> {
     let medium = towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?;
     // An unknown door is refused by the check itself, which names it.
     let door = towa_heap::describe(&*medium)?.door.unwrap_or(Door::Epoch);
+    if door == Door::Tx {
+        // The checkpointer of a program that died may be in the midst of a round, whose image is none.
+        towa_tx::wait_for_former_checkpointer(&*medium)?;
+    }
     let report = {
         let progress = Progress::bytes("verifying");
         towa_heap::verify(&*medium, door, &mut |done, all| progress.at(done, all))?

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What must always hold, after every kill: each transaction that returned is there, at most one more of each thread, and none without its
-//! causes; `towa verify` finds the pool sound; the blocks are those of the structure. While its checkpointer is dead a program goes on.
+//! causes; `towa verify` finds the pool sound; the blocks are those of the structure. While its checkpointer is dead a program goes on. Once
+//! the pool was opened again nothing is left in memory of who was killed.
 //!
 //! TOWA_KILL_ROUNDS sets the number of rounds of each kind (200), TOWA_SEED repeats one (the moments repeat, the machine's timing does not). A
 //! failure prints the seed and keeps the pool.
@@ -125,6 +126,14 @@ impl Pool {
         self.returned += self.acked.total() - before;
     }
 
+    /// What a program left of where it met its checkpointer.
+    fn left_in_memory(&self) -> Option<PathBuf> {
+        let medium = towa_media::open_dir(&self.pool, Some(towa_media::Kind::Ram), false).ok()?;
+        let name = format!("towa-{}", towa_heap::describe(&*medium).ok()?.uuid);
+        let mut places = std::fs::read_dir("/dev/shm").ok()?.map_while(Result::ok);
+        places.find(|place| place.file_name().to_string_lossy().starts_with(&name)).map(|place| place.path())
+    }
+
     fn summary(&self) -> String {
         assert!(self.returned > 0, "nothing was at stake");
         format!("{} transactions returned, {} records replayed", self.returned, self.replayed)
@@ -153,6 +162,7 @@ fn run(kind: &str, salt: u64, mut round: impl FnMut(&mut Pool, &mut SmallRng)) {
         let before = pool.acked.total();
         round(&mut pool, &mut rng);
         pool.check(number, before);
+        assert_eq!(pool.left_in_memory(), None, "round {number}: the control block of a dead program stayed");
     }
     println!("{kind}: {}", pool.summary());
 }
@@ -221,4 +231,27 @@ fn what_returned_survives_sigkill_of_both() {
             dying.join().expect("killing does not panic");
         }
     });
+}
+
+#[test]
+fn a_stopped_checkpointer_is_noticed_and_killing_it_is_enough() {
+    let mut pool = Pool::new(seed());
+    let mut rng = SmallRng::seed_from_u64(4);
+    // Enough to fill the logs, so that it must stand still.
+    let mut running = pool.load(&mut rng, &["--separate", "--transactions", "20000"]);
+    let following = pool.acked.follow(running.stdout.take().expect("piped"));
+    let mut checkpointer = pool.checkpointer();
+    assert!(checkpointer.first_line().starts_with("ready: "));
+    checkpointer.signal(libc::SIGSTOP);
+    let began = Instant::now();
+    while !running.complaints().contains("is stopped") {
+        assert!(began.elapsed() < Duration::from_secs(60) && !following.is_finished(), "no warning: {}", running.complaints());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(running.complaints().contains("kill -CONT"), "{}", running.complaints());
+    checkpointer.kill_after(Duration::ZERO);
+    following.join().expect("reading does not panic");
+    running.end();
+    pool.check(0, 0);
+    assert_eq!(pool.left_in_memory(), None);
 }

@@ -59,11 +59,16 @@ fn an_fptree_is_verified_and_its_damage_is_found() {
     tree.close().unwrap();
     let verified = towa(&["verify", "--medium", "ram"], dir.path());
     assert!(said(&verified).contains("FPTree of numbers with 500 keys"), "{}", said(&verified));
+    let info = said(&towa(&["info"], dir.path()));
+    assert!(info.contains("fptree u64") && info.contains("4 MiB") && info.contains("not in use"), "{info}");
     let file = dir.path().join("arena");
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[4096] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     assert_eq!(towa(&["verify", "--medium", "ram"], dir.path()).status.code(), Some(3));
+    let report = towa(&["verify", "--medium", "ram", "--json"], dir.path());
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["sound"], false, "{report}");
 }
 
 #[test]
@@ -97,6 +102,62 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     let other = tempfile::tempdir().unwrap();
     let epoch = towa_epoch::Options { heap_len: 8 << 20, medium: Some(Kind::Ram), ..Default::default() };
     towa_epoch::Pool::create(other.path(), &epoch).unwrap().close().unwrap();
-    assert!(!towa(&["checkpointer"], other.path()).status.success());
+    let began = std::time::Instant::now();
+    let refused = towa(&["checkpointer", "--wait", "30"], other.path());
+    assert!(refused.status.code() == Some(3) && said(&refused).contains("epoch door"), "{}", said(&refused));
+    assert!(began.elapsed().as_secs() < 20, "waiting does not make it another pool");
     assert!(Pool::open(other.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).is_err());
+}
+
+/// A copy, made for a backup, say, has the identity of its pool; the checkpointer of one has nothing to do with the other.
+#[test]
+fn a_pool_and_its_copy_have_checkpointers_of_their_own() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    pool(dir.path(), |pool| pool.close().unwrap());
+    for name in ["superblock", "image", "log"] {
+        std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+    }
+    let copied = Command::new(env!("CARGO_BIN_EXE_towa"))
+        .args(["tx-load", "--medium", "ram", "--separate"])
+        .arg(copy.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut copied = copied.unwrap();
+    let mut line = String::new();
+    let mut acked = std::io::BufReader::new(copied.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut acked, &mut line).unwrap();
+    assert!(line.starts_with("ACK"), "{line}");
+    let refused = towa(&["checkpointer", "--medium", "ram"], dir.path());
+    copied.kill().unwrap();
+    copied.wait().unwrap();
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("start it first"), "{}", said(&refused));
+    // Nothing stays in memory of the program that was killed.
+    assert!(towa(&["recover", "--medium", "ram"], copy.path()).status.success());
+}
+
+/// A pool and an FPTree are directories both; neither is put into the other's, opened as the other, or taken for nothing.
+#[test]
+fn pools_and_fptrees_stay_apart() {
+    let (pools, trees) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let options = Options { heap_len: 16 << 20, medium: Some(Kind::Ram), ..Options::default() };
+    pool(pools.path(), |pool| pool.close().unwrap());
+    let on = |dir: &Path| towa_media::open_dir(dir, Some(Kind::Ram), false).unwrap();
+    drop(FpTree::<u64>::create(on(trees.path()), &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap());
+    let names = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let before = (names(pools.path()), names(trees.path()));
+
+    let refused = FpTree::<u64>::create(on(pools.path()), &fptree::Options::default()).unwrap_err().to_string();
+    assert!(refused.contains("a pool lies there"), "{refused}");
+    let refused = FpTree::<u64>::open(on(pools.path())).unwrap_err().to_string();
+    assert!(refused.contains("a pool lies there"), "{refused}");
+    let refused = Pool::open_or_create(trees.path(), &options).unwrap_err().to_string();
+    assert!(refused.contains("an FPTree lies there"), "{refused}");
+    let epoch = towa_epoch::Options { medium: Some(Kind::Ram), ..Default::default() };
+    let refused = towa_epoch::Pool::open_or_create(trees.path(), &epoch).unwrap_err().to_string();
+    assert!(refused.contains("an FPTree lies there"), "{refused}");
+    for command in ["recover", "checkpointer"] {
+        let out = towa(&[command], trees.path());
+        assert!(out.status.code() == Some(3) && said(&out).contains("needs neither recovery"), "{command}: {}", said(&out));
+    }
+    assert_eq!((names(pools.path()), names(trees.path())), before);
 }

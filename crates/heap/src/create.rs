@@ -27,6 +27,9 @@ const COMMIT_SLOTS: u32 = 256;
 /// Where the addresses of programs end on x86-64 with four levels of page tables.
 const ADDRESS_END: u64 = 1 << 47;
 
+/// What lies in a directory of its own without being a pool: the file of an arena (`towa_alloc::NAME`).
+const ARENA: &str = "arena";
+
 /// What the redo log of a new pool is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogShape {
@@ -216,6 +219,13 @@ fn remove(medium: &dyn Medium) -> Result<()> {
 /// The files that an interrupted creation left, where there is no superblock. Files of a pool's names that it cannot have left are an
 /// error: a pool that lost its superblock, or somebody's own.
 pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
+    if medium.exists(ARENA)? {
+        let why = format!(
+            "an FPTree lies there (file `{ARENA}`), which is opened as that and needs neither recovery nor a checkpointer; choose another \
+             directory for a pool"
+        );
+        return Err(Error::Foreign { pool: medium.location(), why });
+    }
     let mut there = Vec::new();
     for name in [names::IMAGE, names::LOG] {
         if medium.exists(name)? {

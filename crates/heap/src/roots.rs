@@ -127,12 +127,12 @@ impl RootTable {
         }
         let mut directory = self.directory.lock();
         let known = directory.roots.get(name).map(|r| r.0);
-        let Some(i) = known.or_else(|| directory.free_slot(epoch)) else {
-            return Err(format!("no room for root {name:?}: {SLOTS} roots at most"));
-        };
         if known.is_none() && root.is_none() {
             return Ok(());
         }
+        let Some(i) = known.or_else(|| directory.free_slot(epoch)) else {
+            return Err(format!("no room for root {name:?}: {SLOTS} roots at most"));
+        };
         let mut slot = Slot::zeroed();
         if let Some(r) = root {
             slot.name_len = name.len() as u8;
@@ -244,6 +244,21 @@ mod tests {
             table.reload(reading).unwrap();
         });
         assert_eq!(table.names(), ["first", "second"]);
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more_names_and_all_else() {
+        let (table, _memory) = table();
+        (0..SLOTS).for_each(|i| set(&table, &format!("root {i}"), 64));
+        let root = Root { ptr: NonNull::new(64 as *mut u8).unwrap(), type_tag: 1, size: 2 };
+        // SAFETY: nobody follows these.
+        let change = |name, root| unsafe { table.set(1, name, root, |_, _| ()) };
+        assert!(change("one more", Some(root)).unwrap_err().contains("1024 roots at most"));
+        change("one more", None).expect("there is none to remove");
+        change("root 7", Some(root)).expect("it has its slot");
+        change("root 7", None).unwrap();
+        change("one more", Some(root)).expect("a slot is free");
+        assert_eq!(table.names().len(), SLOTS);
     }
 
     #[test]

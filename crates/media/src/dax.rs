@@ -45,6 +45,9 @@ impl Medium for DaxMedium {
     fn location(&self) -> String {
         self.directory.path().display().to_string()
     }
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.directory.identity()
+    }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         let file = self.directory.create(name, len, allocation)?;
         let location = self.directory.location(name);

@@ -59,6 +59,11 @@ impl Directory {
         &self.path
     }
 
+    /// Device and number of the directory.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        self.handle.metadata().ok().map(|status| (status.dev(), status.ino()))
+    }
+
     /// Where region `name` is, for messages.
     pub fn location(&self, name: &str) -> String {
         self.path.join(name).display().to_string()

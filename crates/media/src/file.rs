@@ -66,6 +66,9 @@ impl Medium for FileMedium {
     fn location(&self) -> String {
         self.directory.path().display().to_string()
     }
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.directory.identity()
+    }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         let file = self.directory.create(name, len, allocation)?;
         Ok(self.region(name, file, len, true))

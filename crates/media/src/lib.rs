@@ -116,6 +116,11 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn guarantee(&self) -> Guarantee;
     /// Where it is, for messages: a path, or a word such as `sim`.
     fn location(&self) -> String;
+    /// Device and number of the directory, where there is one: the same from every process and by every path, and another one's for
+    /// every copy.
+    fn identity(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// Creates region `name` of `len` bytes, zero-filled, mode 0600. Fails with [`Error::Exists`] if the name is taken. The
     /// name is durable after [`sync_names`](Self::sync_names), the length and zeroes after a [`fence`](Region::fence) of the region.
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>>;

@@ -115,6 +115,12 @@ impl Medium for RamMedium {
             Names::Anonymous { .. } => "anonymous ram".into(),
         }
     }
+    fn identity(&self) -> Option<(u64, u64)> {
+        match &self.names {
+            Names::Directory(directory) => directory.identity(),
+            Names::Anonymous { .. } => None,
+        }
+    }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         let file = self.create_file(name, len, allocation)?;
         let region = MappedRegion::map(file, len, false, Access::ReadWrite, self.place(name), self.shared.clone());

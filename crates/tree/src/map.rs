@@ -24,8 +24,8 @@ pub enum Error {
         /// Its length.
         len: usize,
     },
-    /// No room for another leaf, node or key.
-    #[error("{pool}: out of space: {what}; remove something, or create a larger pool")]
+    /// No room for another leaf, node or key, in the pool or on its medium.
+    #[error("{pool}: out of space: {what}, or its medium is full; remove something, make space there, or create a larger one")]
     OutOfSpace {
         /// Where.
         pool: String,
@@ -65,7 +65,7 @@ impl From<towa_alloc::Error> for Error {
         match error {
             Alloc::Media(error) => Error::Media(error),
             Alloc::OutOfSpace { pool, wanted, len } => {
-                Error::OutOfSpace { pool, what: format!("{wanted} bytes in an arena of {len}") }
+                Error::OutOfSpace { pool, what: format!("no room for a block of {wanted} bytes in an arena of {len}") }
             }
             Alloc::Damaged { pool, what } => Error::Damaged { pool, what },
             other => Error::Alloc(other),

@@ -16,8 +16,11 @@ pub enum Error {
     /// The body gave up with [`Abort::User`].
     #[error("the transaction was aborted: {0}")]
     Aborted(&'static str),
-    /// No space for the block.
-    #[error("out of space: no room for a block of {wanted} bytes in a heap of {heap_len}; free something, or create a larger pool")]
+    /// No space for the block, in the heap or on its medium.
+    #[error(
+        "out of space: no room for a block of {wanted} bytes in a heap of {heap_len}, or its medium is full; free something, make space \
+         there, or create a larger pool"
+    )]
     OutOfSpace {
         /// Bytes asked for.
         wanted: usize,

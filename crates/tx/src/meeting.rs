@@ -1,8 +1,6 @@
-//! Where a pool's owner and a separate checkpointer meet: a control block in shared memory, found by the pool's identity.
+//! How a pool's owner and a separate checkpointer meet: in a control block in shared memory, found by the pool's identity (`place`).
 //!
 //! ```text
-//!   /dev/shm/towa-<uuid>/control      made by the owner (mode 0700), removed when it closes the pool
-//!
 //!   control.checkpointer:   0 ──attach──► separate process ──detach, or its death seen by the owner──► 0
 //!                           0 ──a round by the owner's own thread──► owner ──► 0
 //! ```
@@ -10,46 +8,37 @@
 //! What must always hold: only who stands in `checkpointer` applies records, and reads the cut after he entered himself; a pool is
 //! recovered only when no living process stands there.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use towa_heap::lanes::Replayer;
-use towa_media::{Access, Allocation, Medium, RamMedium};
+use towa_heap::superblock::Door;
+use towa_media::Medium;
 
 use crate::checkpointer::Rounds;
 use crate::control::{self, CONTROL_MAGIC, Control, ControlMemory};
 use crate::error::{Error, Result};
+use crate::place::Place;
 use crate::process::Process;
 
-const NAME: &str = "control";
 /// A checkpointer sees its owner's death within this time, and a round takes less than this.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at whether the other side lives.
 const LOOK: Duration = Duration::from_millis(10);
 
-fn place(uuid: &str) -> PathBuf {
-    PathBuf::from(format!("/dev/shm/towa-{uuid}"))
-}
-
 /// The owner's control block for a separate checkpointer; its file goes when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    place: PathBuf,
+    place: Place,
 }
 
 impl Meeting {
-    /// Makes the control block of the pool that this process has just opened.
-    pub fn call(uuid: &str) -> Result<(ControlMemory, Meeting)> {
-        let place = place(uuid);
-        let medium = RamMedium::open(&place, true, None)?;
-        if medium.exists(NAME)? {
-            // Of an owner that died: nobody stands in it any more (see `wait_for_former_checkpointer`).
-            medium.remove(NAME)?;
-        }
-        let region = medium.create(NAME, ControlMemory::LEN, Allocation::Full)?;
-        let control = ControlMemory::shared(region);
+    /// Makes the control block of the pool that this process has just opened. Of one that an owner left who died nobody stands in it
+    /// any more (see [`wait_for_former_checkpointer`]).
+    pub fn call(medium: &dyn Medium) -> Result<(ControlMemory, Meeting)> {
+        let place = Place::of(medium, &towa_heap::describe(medium)?.uuid);
+        let control = place.make()?;
         control.owner.store(Process::this().word(), Release);
         Ok((control, Meeting { place }))
     }
@@ -57,28 +46,19 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.place.join(NAME));
-        let _ = std::fs::remove_dir(&self.place);
+        self.place.remove();
     }
 }
 
-fn find(uuid: &str) -> Result<Option<ControlMemory>> {
-    let place = place(uuid);
-    if !place.join(NAME).exists() {
-        return Ok(None);
-    }
-    match RamMedium::open(&place, false, None)?.open(NAME, Access::ReadWrite) {
-        Ok(region) if region.len() >= ControlMemory::LEN => Ok(Some(ControlMemory::shared(region))),
-        Ok(_) | Err(towa_media::Error::NotFound { .. }) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Before a pool is opened: the checkpointer of an owner that died must have ended its round.
-pub(crate) fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
+/// Before a pool is opened, or looked into: the checkpointer of an owner that died must have ended its round. Opening a pool does that
+/// itself.
+///
+/// # Errors
+/// [`towa_media::Error::Busy`]: it does not end, because it is stopped, say.
+pub fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
     // What is no pool is refused by who opens it.
     let Ok(description) = towa_heap::describe(medium) else { return Ok(()) };
-    let Some(control) = find(&description.uuid)? else { return Ok(()) };
+    let Some(control) = Place::of(medium, &description.uuid).find()? else { return Ok(()) };
     let owner = Process::noted(&control.owner);
     if owner.is_some_and(Process::lives) {
         return Ok(());
@@ -86,7 +66,8 @@ pub(crate) fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
     let began = Instant::now();
     while let Some(checkpointer) = Process::noted(&control.checkpointer).filter(|p| p.lives()) {
         if began.elapsed() > PATIENCE {
-            let holder = format!("the checkpointer of its former owner (process {})", checkpointer.id());
+            let how = if checkpointer.is_stopped() { ", which is stopped: let it go on or kill it" } else { "" };
+            let holder = format!("the checkpointer of its former owner (process {}{how})", checkpointer.id());
             return Err(towa_media::Error::Busy { location: medium.location(), holder }.into());
         }
         std::thread::sleep(LOOK);
@@ -142,6 +123,7 @@ pub struct SeparateCheckpointer {
     control: Arc<ControlMemory>,
     rounds: Rounds,
     owner: Process,
+    place: Place,
 }
 
 impl SeparateCheckpointer {
@@ -152,10 +134,15 @@ impl SeparateCheckpointer {
     /// ([`towa_media::Error::Busy`]); it is no pool of this door.
     pub fn attach(medium: &dyn Medium) -> Result<SeparateCheckpointer> {
         let description = towa_heap::describe(medium)?;
+        if let Some(door) = description.door.filter(|door| *door != Door::Tx) {
+            let (found, wanted) = (door.name().into(), Door::Tx.name().into());
+            return Err(towa_heap::Error::WrongDoor { pool: medium.location(), found, wanted }.into());
+        }
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
         let not_open =
             "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
-        let control = find(&description.uuid)?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
+        let place = Place::of(medium, &description.uuid);
+        let control = place.find()?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
         let control = control.ok_or_else(|| usage(not_open))?;
         let owner = Process::noted(&control.owner).filter(|p| p.lives()).ok_or_else(|| usage(not_open))?;
         if control.stop.load(Acquire) != 0 {
@@ -178,7 +165,7 @@ impl SeparateCheckpointer {
         let replayer = Replayer::attach(medium);
         match replayer {
             Ok(replayer) if replayer.generation() == control.generation.load(Acquire) => {
-                Ok(SeparateCheckpointer { control: Arc::new(control), rounds: Rounds::with(replayer), owner })
+                Ok(SeparateCheckpointer { control: Arc::new(control), rounds: Rounds::with(replayer), owner, place })
             }
             other => {
                 leave(&control);
@@ -205,6 +192,8 @@ impl SeparateCheckpointer {
             }
             if looked.elapsed() >= LOOK {
                 if !self.owner.lives() {
+                    // As long as this process stands there, whoever opens the pool waits, and makes no control block of his own.
+                    self.place.remove();
                     return Ok(Ended::OwnerDied);
                 }
                 looked = Instant::now();
@@ -232,6 +221,8 @@ impl Drop for SeparateCheckpointer {
 mod tests {
     use std::process::Command;
 
+    use towa_media::RamMedium;
+
     use super::*;
     use crate::{Checkpointer, Options, Pool};
 
@@ -242,10 +233,9 @@ mod tests {
         let medium = RamMedium::anonymous();
         let manual = || Options { heap_len: 4 << 20, lanes: 2, checkpointer: Checkpointer::Manual, ..Options::default() };
         Pool::create_on(medium.clone(), &manual()).unwrap().abandon();
-        let uuid = towa_heap::describe(&*medium).unwrap().uuid;
         let mut owner = Command::new("sleep").arg("60").spawn().unwrap();
-        let (control, meeting) = Meeting::call(&uuid).unwrap();
-        let word = Process::of(owner.id()).word();
+        let (control, meeting) = Meeting::call(&*medium).unwrap();
+        let word = Process::of(owner.id()).unwrap().word();
         control.owner.store(word, Release);
         control.generation.store(Replayer::attach(&*medium).unwrap().generation(), Release);
         control.lanes_used.store(2, Release);

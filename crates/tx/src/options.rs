@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, Result};
+
 /// How transactions are run. What is asked for; [`Pool::tm`](crate::Pool::tm) says what it came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -106,5 +108,22 @@ impl Default for Options {
             medium: None,
             base: None,
         }
+    }
+}
+
+impl Options {
+    /// Whether a pool with so many logs, which is kept, can be used like that. Asked before anything is made.
+    pub(crate) fn check(&self, lanes: usize) -> Result<()> {
+        let why = match (self.commit, self.checkpointer) {
+            (Commit::Strict, _) => return Ok(()),
+            (_, Checkpointer::Process) => {
+                "buffered commits are grouped by a thread of the program; use them with a checkpointer that is a thread"
+            }
+            _ if lanes == 1 => {
+                "buffered commits need a log of their own beside those of threads; create the pool with two lanes at least"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Usage(why.into()))
     }
 }

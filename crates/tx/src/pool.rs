@@ -18,9 +18,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
+use crate::place::Place;
 use crate::stats::Stats;
 use crate::thread::Thread;
 use crate::view::WORD;
+use crate::watch::Watch;
 use crate::{checkpointer, clock::Clock};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
@@ -33,6 +35,8 @@ struct Inner {
     engine: Arc<Engine>,
     background: Mutex<Vec<JoinHandle<()>>>,
     closed: Mutex<bool>,
+    /// Before the control block, which it looks at.
+    _watch: Option<Watch>,
     _meeting: Option<Meeting>,
 }
 
@@ -59,6 +63,7 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        options.check(options.lanes as usize)?;
         let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
         let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
         Self::start(Heap::create(medium, &create)?, options)
@@ -67,7 +72,10 @@ impl Pool {
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         meeting::wait_for_former_checkpointer(&*medium)?;
-        Self::start(Heap::open(medium, &OpenOptions { door: Door::Tx, eager: options.eager })?, options)
+        let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
+        Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();
+        options.check(heap.lanes().count())?;
+        Self::start(heap, options)
     }
 
     /// A pool that keeps nothing: the cost of transactions alone.
@@ -78,11 +86,7 @@ impl Pool {
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
         let (control, meeting) = if options.checkpointer == Checkpointer::Process && !heap.is_volatile() {
             let medium = heap.medium().expect("a pool that is kept");
-            if options.commit == Commit::Buffered {
-                let why = "buffered commits are grouped by a thread of the program; use them with a checkpointer that is a thread";
-                return Err(Error::Usage(why.into()));
-            }
-            let (control, meeting) = Meeting::call(&towa_heap::describe(&**medium)?.uuid)?;
+            let (control, meeting) = Meeting::call(&**medium)?;
             (control, Some(meeting))
         } else {
             (ControlMemory::private()?, None)
@@ -91,8 +95,14 @@ impl Pool {
         if options.commit == Commit::Buffered && !engine.is_volatile() {
             engine.heap.lanes().provide(engine.lanes - 1)?;
         }
-        let inner =
-            Inner { engine: Arc::clone(&engine), background: Mutex::default(), closed: Mutex::new(false), _meeting: meeting };
+        let cannot = |e: std::io::Error| Error::Usage(format!("the checkpointer's thread cannot be started: {e}"));
+        let inner = Inner {
+            engine: Arc::clone(&engine),
+            background: Mutex::default(),
+            closed: Mutex::new(false),
+            _watch: meeting.is_some().then(|| Watch::over(Arc::clone(&engine))).transpose().map_err(cannot)?,
+            _meeting: meeting,
+        };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {
             let interval = options.interval;
             let work = move || {
@@ -103,8 +113,7 @@ impl Pool {
                 }
             };
             let thread = std::thread::Builder::new().name("towa-checkpoint".into()).spawn(work);
-            let thread = thread.map_err(|e| Error::Usage(format!("the checkpointer's thread cannot be started: {e}")))?;
-            inner.background.lock().push(thread);
+            inner.background.lock().push(thread.map_err(cannot)?);
         }
         Ok(Pool(Arc::new(inner)))
     }

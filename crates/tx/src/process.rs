@@ -17,15 +17,15 @@ impl Process {
         Process(pack(pid, started(pid).unwrap_or(0)))
     }
 
+    /// The one that has this number now.
+    #[cfg(test)]
+    pub fn of(pid: u32) -> Option<Process> {
+        Some(Process(pack(pid, started(pid)?)))
+    }
+
     /// The one noted in `word`.
     pub fn noted(word: &AtomicU64) -> Option<Process> {
         Some(Process(word.load(Acquire))).filter(|p| p.0 != 0)
-    }
-
-    /// That of this number.
-    #[cfg(test)]
-    pub fn of(pid: u32) -> Process {
-        Process(pack(pid, started(pid).expect("it runs")))
     }
 
     /// As a word.
@@ -38,9 +38,14 @@ impl Process {
         (self.0 >> 40) as u32
     }
 
-    /// Whether it still runs.
+    /// Whether it still runs, or would if it were let.
     pub fn lives(self) -> bool {
         started(self.id()).is_some_and(|start| pack(self.id(), start) == self.0)
+    }
+
+    /// Whether it lives, and does nothing until it is let go on: after SIGSTOP, or in a debugger.
+    pub fn is_stopped(self) -> bool {
+        self.lives() && status(self.id()).is_some_and(|(state, _)| matches!(state, 'T' | 't'))
     }
 }
 
@@ -50,11 +55,16 @@ fn pack(pid: u32, start: u64) -> u64 {
 
 /// When process `pid` started; `None` if there is none, or nothing but its exit status is left of it.
 fn started(pid: u32) -> Option<u64> {
+    status(pid).filter(|(state, _)| !matches!(state, 'Z' | 'X')).map(|(_, start)| start)
+}
+
+/// The state of process `pid`, as a letter, and when it started.
+fn status(pid: u32) -> Option<(char, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -65,8 +75,19 @@ mod tests {
     fn a_process_lives_until_it_ends() {
         assert!(Process::this().lives());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(child.id());
+        let process = Process::of(child.id()).unwrap();
         assert!(process.lives() && process != Process::this());
+        // SAFETY: a child of ours that nobody has waited for.
+        let signal = |signal| assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+        signal(libc::SIGSTOP);
+        while !process.is_stopped() {
+            std::thread::yield_now();
+        }
+        assert!(process.lives(), "a stopped process lives");
+        signal(libc::SIGCONT);
+        while process.is_stopped() {
+            std::thread::yield_now();
+        }
         child.kill().unwrap();
         while process.lives() {
             std::thread::yield_now();

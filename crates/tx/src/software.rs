@@ -106,6 +106,7 @@ impl Core {
         self.undo.clear();
         self.roots.clear();
         self.frees.clear();
+        touch_pages(&mut self.noted);
         let sequence = &self.engine.control.sequence;
         sequence.enter();
         self.snapshot = sequence.wait_even();
@@ -249,6 +250,20 @@ impl Core {
         let sequence = &self.engine.control.sequence;
         while !self.holds_lock {
             self.holds_lock = sequence.try_take(sequence.wait_even());
+        }
+    }
+}
+
+/// Makes the pages of an empty list writable. Nothing but the hardware path writes to it, and a page fault there only aborts: without this,
+/// a page that was never touched, or that a fork has made read-only, would send every transaction here, for ever.
+fn touch_pages<T>(list: &mut Vec<T>) {
+    let step = (towa_media::PAGE / size_of::<T>()).max(1);
+    let spare = list.spare_capacity_mut();
+    let last = spare.len().saturating_sub(1);
+    for at in (0..spare.len()).step_by(step).chain(Some(last)) {
+        if let Some(slot) = spare.get_mut(at) {
+            // SAFETY: inside the list's own memory, where no element is; any byte will do there.
+            unsafe { slot.as_mut_ptr().cast::<u8>().write_volatile(0) };
         }
     }
 }

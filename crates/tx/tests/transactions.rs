@@ -482,3 +482,67 @@ fn an_undone_transaction_that_carved_more_than_a_record_holds_harms_nothing() {
         }
     }
 }
+
+#[test]
+fn options_that_cannot_go_together_are_refused_before_anything_is_made() {
+    let tm = TmChoice::Stm;
+    for (bad, word) in [
+        (
+            Options { commit: Commit::Buffered, checkpointer: Checkpointer::Process, ..options(tm) },
+            "a checkpointer that is a thread",
+        ),
+        (Options { commit: Commit::Buffered, lanes: 1, ..options(tm) }, "two lanes"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |result: Result<Pool, Error>| match result {
+            Err(Error::Usage(why)) => assert!(why.contains(word), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        refused(Pool::open_or_create(dir.path(), &bad));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was made");
+        // Of a pool that is there, the number of logs is its own.
+        Pool::create(dir.path(), &Options { commit: Commit::Strict, checkpointer: Checkpointer::Thread, ..bad.clone() })
+            .unwrap()
+            .close()
+            .unwrap();
+        refused(Pool::open(dir.path(), &Options { lanes: 8, ..bad }));
+        Pool::open(dir.path(), &options(tm)).unwrap().close().unwrap();
+    }
+}
+
+/// Page faults abort hardware transactions, and were not taken anywhere else on pages that only these write: such a transaction ran in
+/// software for ever.
+#[test]
+fn hardware_transactions_survive_a_fork_and_bodies_that_write_much() {
+    if !hardware_transactions_commit() {
+        eprintln!("SKIPPED: this machine commits no hardware transactions");
+        return;
+    }
+    const WORDS: u64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &options(TmChoice::Rtm)).unwrap();
+    let mut thread = pool.register().unwrap();
+    let block = array(&mut thread, "words", WORDS as usize);
+    for after in ["the start", "a fork"] {
+        if after == "a fork" {
+            // SAFETY: the child does nothing but end; it is waited for.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                assert!(child > 0 && libc::waitpid(child, std::ptr::null_mut(), 0) == child);
+            }
+        }
+        let before = pool.stats().commits_hardware;
+        for round in 0..200 {
+            thread.transaction(|tx| (0..WORDS).try_for_each(|i| tx.write(block + i * 8, round))).unwrap();
+        }
+        let stats = pool.stats();
+        assert!(
+            stats.commits_hardware - before > 100,
+            "after {after}: {} of 200 in hardware; {stats:?}",
+            stats.commits_hardware - before
+        );
+    }
+}

@@ -110,6 +110,12 @@ static int do_wrong(towa_dtx *tx, void *arg)
     return 0;
 }
 
+static int passes_on_what_was_refused(towa_dtx *tx, void *unused)
+{
+    (void)tx, (void)unused;
+    return towa_dtx_pool_sync(pool);
+}
+
 static void test_misuse(void)
 {
     static const int codes[] = {TOWA_ERANGE, TOWA_ERANGE, TOWA_ERANGE, TOWA_ERANGE, TOWA_EINVAL, TOWA_ERANGE,
@@ -135,6 +141,7 @@ static void test_misuse(void)
             EXPECT(holds(expected ? 0 : 99, 0));
             OK(towa_dtx_run(thread, set_pair, &p));
         }
+    EXPECT_ERROR(towa_dtx_run(thread, passes_on_what_was_refused, NULL), TOWA_EUSAGE, "towa_dtx_pool_sync inside the body");
     EXPECT_ERROR(towa_dtx_read(kept, &cells->a, &value), TOWA_EUSAGE, "outside a body");
     EXPECT_ERROR(towa_dtx_write(NULL, &cells->a, 1), TOWA_EINVAL, "NULL");
     EXPECT_ERROR(towa_dtx_run(thread, NULL, NULL), TOWA_EINVAL, "no body");

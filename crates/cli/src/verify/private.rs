@@ -51,6 +51,9 @@ impl Medium for Private {
     fn location(&self) -> String {
         self.under.location()
     }
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.under.identity()
+    }
     fn create(&self, _: &str, _: u64, _: Allocation) -> Result<Arc<dyn Region>> {
         self.refuse("creating")
     }

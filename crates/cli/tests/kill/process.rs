@@ -81,6 +81,14 @@ impl Running {
         assert!(status.signal() == Some(libc::SIGKILL) || status.success(), "{status}; it said: {}", self.complaints());
     }
 
+    /// A signal that does not end it.
+    #[allow(dead_code, reason = "one of the two kill tests stops programs so")]
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so its number is its own.
+        let sent = unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+        assert_eq!(sent, 0, "it ended before the signal; it said: {}", self.complaints());
+    }
+
     /// It must end by itself, and well.
     #[allow(dead_code, reason = "one of the two kill tests ends programs so")]
     pub fn end(mut self) {
