@@ -30,6 +30,8 @@ const HELD_MAX: usize = 32 << 10;
 const AHEAD: usize = 16;
 /// Lines of a piece of the marks: those of 2 MiB of the heap.
 const PIECE_LINES: usize = 1 << 15;
+/// Pieces that are kept from round to round: 16 MiB. More than that, a 32nd of what was written, is given back.
+const KEPT_MAX: usize = 256;
 
 /// The working copy of a pool, as its replayer reads it.
 pub trait Working {
@@ -98,7 +100,8 @@ impl Current {
     fn touch(&mut self, piece: usize) {
         self.is_touched[piece] = true;
         self.touched.push(piece as u32);
-        self.pieces[piece].get_or_insert_with(|| Box::new([0; PIECE_LINES]));
+        let zeroes = || vec![0; PIECE_LINES].into_boxed_slice().try_into().expect("so many");
+        self.pieces[piece].get_or_insert_with(zeroes);
     }
 
     /// A transaction wrote these words.
@@ -125,10 +128,13 @@ impl Current {
     /// working copy did not [settle](Working::settle); else the lines written. Nothing is marked afterwards.
     pub fn store(&mut self, image: &dyn Region, working: &mut dyn Working, dirty: &mut DirtyLines) -> Result<Option<u64>> {
         let stored = self.store_logged(image, dirty).and_then(|()| self.store_written(image, working));
-        for piece in self.touched.drain(..) {
+        for (at, piece) in self.touched.drain(..).enumerate() {
             self.is_touched[piece as usize] = false;
-            if !matches!(stored, Ok(Some(_))) {
-                self.pieces[piece as usize].as_mut().expect("a touched piece is there").fill(0);
+            let marks = &mut self.pieces[piece as usize];
+            if at >= KEPT_MAX {
+                *marks = None;
+            } else if !matches!(stored, Ok(Some(_))) {
+                marks.as_mut().expect("a touched piece is there").fill(0);
             }
         }
         self.held.clear();
