@@ -26,7 +26,7 @@ help:
 	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
 	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
 	@echo 'make bench          the comparisons, quick (twice 4 minutes)'
-	@echo 'make soak           long kill test and crash sweep;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
+	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
 build:
@@ -46,8 +46,9 @@ bench: build
 	target/release/towa bench tx --quick --json target/bench-tx.json --html target/bench-tx.html
 
 soak: build
-	target/release/towa crash-test epoch --seed $(or $(SEED),$(shell date +%s)) --images 10000000
-	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill -- --nocapture
+	set -e; for door in epoch tx tree; do \
+	    target/release/towa crash-test $$door --seed $(or $(SEED),$(shell date +%s)) --images 10000000; done
+	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx -- --nocapture
 
 vm-soak:
 	tests/vm/run soak --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
