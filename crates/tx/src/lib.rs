@@ -26,6 +26,7 @@ mod engine;
 mod error;
 mod hardware;
 mod meeting;
+mod nesting;
 mod options;
 mod place;
 mod pool;

@@ -23,7 +23,7 @@ use crate::stats::Stats;
 use crate::thread::Thread;
 use crate::view::WORD;
 use crate::watch::Watch;
-use crate::{checkpointer, clock::Clock};
+use crate::{checkpointer, clock::Clock, nesting};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
 /// [`close`](Self::close), which tells whether that went well.
@@ -122,8 +122,8 @@ impl Pool {
         &self.0.engine
     }
 
-    /// This thread's way to the pool. One a thread: a transaction begun inside a transaction through another one may wait for the outer
-    /// one for ever.
+    /// This thread's way to the pool. One a thread: a transaction begun inside a transaction through another one is refused, for it might
+    /// wait for the outer one for ever.
     ///
     /// # Errors
     /// [`Error::TooManyThreads`]; a full medium; [`Error::Poisoned`].
@@ -138,15 +138,22 @@ impl Pool {
 
     /// Returns when everything committed before the call is durable.
     ///
-    /// Waits for transactions of other threads that began before: they may come before what the caller committed. Not to be called by a
-    /// body.
+    /// Waits for transactions of other threads that began before: they may come before what the caller committed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in a body; [`Error::Poisoned`].
     pub fn sync(&self) -> Result<()> {
+        nesting::refuse(self.engine(), "`sync`")?;
         self.engine().check()?;
         self.engine().flush_upto_now()
     }
 
     /// Brings the image up to all that is durable now and frees the logs. Done by itself in time; for tests and before a copy.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in a body; [`Error::Poisoned`].
     pub fn checkpoint(&self) -> Result<()> {
+        nesting::refuse(self.engine(), "`checkpoint`")?;
         self.engine().check()?;
         self.engine().checkpoint_here()
     }
@@ -243,8 +250,10 @@ impl Pool {
     /// Waits for running transactions, brings up the image and closes. Other clones and threads of the pool find it poisoned ("closed").
     ///
     /// # Errors
-    /// What had been committed could not be brought up: it is still in the logs, and the next opening recovers it.
+    /// What had been committed could not be brought up: it is still in the logs, and the next opening recovers it. [`Error::Usage`] in a
+    /// body, where nothing is closed as long as there are other clones or threads.
     pub fn close(self) -> Result<()> {
+        nesting::refuse(self.engine(), "`close`")?;
         self.0.close()
     }
 }

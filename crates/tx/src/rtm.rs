@@ -58,6 +58,20 @@ pub fn abort<const CODE: u8>() -> ! {
     unreachable!("aborted outside a transaction")
 }
 
+/// Whether one runs on this thread. Only where [they commit](commits): older processors do not know the instruction.
+#[inline(always)]
+pub fn is_inside() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let inside: u8;
+        // SAFETY: looks at the processor's state only; where it is unknown it would fault, not corrupt.
+        unsafe { std::arch::asm!("xtest", "setnz {}", out(reg_byte) inside, options(nomem, nostack)) };
+        inside != 0
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
 /// Whether transactions commit on this machine.
 pub fn commits() -> bool {
     static COMMITS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
