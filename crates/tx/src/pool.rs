@@ -14,7 +14,7 @@ use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root, allo
 use towa_media::Medium;
 
 use crate::control::{self, ControlMemory};
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
 use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
@@ -43,6 +43,7 @@ struct Inner {
 impl Pool {
     /// Creates a pool in directory `dir`, which is made if need be (mode 0700).
     pub fn create(dir: &Path, options: &Options) -> Result<Pool> {
+        options.check_to_create()?;
         Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
     }
 
@@ -63,7 +64,7 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
-        options.check(options.lanes as usize)?;
+        options.check_to_create()?;
         let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
         let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
         Self::start(Heap::create(medium, &create)?, options)
@@ -71,6 +72,7 @@ impl Pool {
 
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        engine::choose(options.tm)?;
         meeting::wait_for_former_checkpointer(&*medium)?;
         let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
         Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();

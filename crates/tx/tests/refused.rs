@@ -1,4 +1,4 @@
-//! What is refused, and leaves nothing behind: what would wait for itself, and what this machine cannot do.
+//! What is refused in the midst of a transaction, and leaves nothing behind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
