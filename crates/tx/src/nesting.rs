@@ -32,9 +32,20 @@ pub(crate) fn body<R>(run: impl FnOnce() -> R) -> R {
 /// Refuses `what` inside a body. In a hardware transaction this does not return: its body is run again in software.
 #[inline]
 pub(crate) fn refuse(engine: &Engine, what: &str) -> Result<()> {
-    if rtm::commits() && rtm::is_inside() {
+    if rtm::commits() { refuse_with_rtm(engine, what) } else { refuse_in_software(engine, what) }
+}
+
+/// [`refuse`] where it is known that hardware transactions commit.
+#[inline(always)]
+pub(crate) fn refuse_with_rtm(engine: &Engine, what: &str) -> Result<()> {
+    if rtm::is_inside() {
         rtm::abort::<{ code::SOFTWARE }>();
     }
+    refuse_in_software(engine, what)
+}
+
+#[inline(always)]
+fn refuse_in_software(engine: &Engine, what: &str) -> Result<()> {
     if IN_BODY.get() { Err(refused(engine, what)) } else { Ok(()) }
 }
 

@@ -164,7 +164,7 @@ impl Thread {
     pub fn transaction<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
         let core = &mut self.core;
         if core.engine.tm == Tm::Rtm {
-            nesting::refuse(&core.engine, "a transaction")?;
+            nesting::refuse_with_rtm(&core.engine, "a transaction")?;
             core.make_room(hardware::record_max())?;
             core.announce();
             if let Err(closed) = core.engine.check() {
