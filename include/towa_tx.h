@@ -230,8 +230,8 @@ typedef struct towa_tree_options {
 #endif
 
 /* The B+-tree named `name` in a pool of transactions, created if there is none. Many trees share a pool with other data.
- * TOWA_ETYPE if the name is taken by something else, or by a tree of other keys. This, towa_tree_count and towa_tree_check take
- * one of the pool's logs for the time of the call: TOWA_EBUSY if there is none. NULL on failure. */
+ * TOWA_ETYPE if the name is taken by something else, or by a tree of other keys. This, towa_tree_count, towa_tree_check
+ * and towa_tree_bulk_load take one of the pool's logs for the time of the call: TOWA_EBUSY if there is none. NULL on failure. */
 towa_tree *towa_tree_open(towa_dtx_pool *pool, const char *name, unsigned keys);
 /* The FPTree in directory `path`, created if there is none: leaves in durable memory itself, no log, no checkpoints. Made for media
  * that are memory (TOWA_MEDIUM_DAX, TOWA_MEDIUM_RAM); on a file each step of a change is an fdatasync, and a tree in a pool takes
@@ -243,6 +243,13 @@ int towa_tree_close(towa_tree *tree);
 int64_t towa_tree_count(towa_tree *tree);
 /* Checks the whole structure while nobody writes: TOWA_OK, or TOWA_EDAMAGED. */
 int towa_tree_check(towa_tree *tree);
+/* Fills the tree, which is empty, with `count` entries of rising keys: faster than inserting them, and leaves are packed. Key i is
+ * key_lens[i] bytes at keys[i], its value values[i]; of a tree of uint64_t `key_lens` may be NULL. How many were loaded, or a negative
+ * code: TOWA_EBUSY while sessions are open or another thread uses the tree, TOWA_EUSAGE if it is not empty or the keys do not
+ * rise. A tree in a pool then keeps what was loaded before the failure, whole leaves from the first on; one in a directory of its own
+ * stays empty. */
+int64_t towa_tree_bulk_load(towa_tree *tree, const void *const *keys, const size_t *key_lens, const uint64_t *values,
+                            size_t count);
 
 /* A way to the tree, for one thread at a time. Of a pool's tree it takes one of the pool's logs. NULL on failure. */
 towa_tree_session *towa_tree_session_open(towa_tree *tree);

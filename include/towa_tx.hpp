@@ -262,6 +262,28 @@ template <class K> class tree : public detail::handle<towa_tree, towa_tree_close
     }
     // Throws damaged, if anything is wrong with it.
     void verify() const { check(towa_tree_check(raw())); }
+    // Fills the tree, which is empty and has no sessions, with the pairs of key and value in `entries` (a std::map, a sorted vector of
+    // pairs), by rising keys: how many there were.
+    template <class Entries> std::uint64_t bulk_load(const Entries &entries) {
+        std::vector<const void *> at;
+        std::vector<std::size_t> lens;
+        std::vector<std::uint64_t> values;
+        for (const auto &[key, value] : entries) {
+            static_assert(std::is_same_v<std::decay_t<decltype(key)>, K>, "entries are pairs of the tree's keys and numbers");
+            static_assert(std::is_reference_v<decltype(*std::begin(entries))>, "entries lie somewhere until they are loaded");
+            if constexpr (std::is_same_v<K, std::string>) {
+                at.push_back(key.data());
+                lens.push_back(key.size());
+            } else {
+                at.push_back(&key);
+            }
+            values.push_back(value);
+        }
+        const auto n = towa_tree_bulk_load(raw(), at.data(), lens.empty() ? nullptr : lens.data(), values.data(), values.size());
+        if (n < 0)
+            throw_last_error();
+        return static_cast<std::uint64_t>(n);
+    }
 };
 
 // One thread's way to a tree. Never in a body.

@@ -3,7 +3,7 @@
 //! ```text
 //!   towa_tree * ─► Given ─► Tree { kept: one of four, sessions counted, pool counted }
 //!                             ▲
-//!   towa_tree_session * ─► Given ─► TreeSession { Mutex<way to it>, tree }        tree_session
+//!   towa_tree_session * ─► Given ─► TreeSession { Mutex<way to it>, tree }        tree_session; loading it: tree_load
 //! ```
 //!
 //! What must always hold: a tree outlives its sessions, and a pool its trees; nothing here runs inside the body of a transaction, whose
@@ -16,7 +16,7 @@ use crate::error::{self, Failure, guard, guard_code};
 use crate::given::{self, Given, Kind, Spare};
 use crate::layout::{LEN_MAX, OpenHow, medium_of, read_sized};
 use crate::pool::root_name;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
 use std::os::unix::ffi::OsStrExt;
@@ -59,9 +59,10 @@ pub(crate) enum Kept {
 /// What a `towa_tree *` leads to.
 #[derive(Debug)]
 pub struct Tree {
-    pub(crate) kept: Kept,
+    /// Written by who loads it, while no session is open.
+    pub(crate) kept: RwLock<Kept>,
     pub(crate) name: String,
-    /// Sessions open.
+    /// Sessions open. It grows under the lock above.
     pub(crate) sessions: AtomicUsize,
     /// Of the pool that it lies in.
     _user: Option<User>,
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn towa_tree_open(pool: *mut Given<DtxPool>, name: *const 
             _ => Kept::BpBytes(BpTree::open_or_create(&pool.pool, name)?),
         };
         let name = format!("{}, tree '{name}'", pool.name);
-        Ok(Given::give(Arc::new(Tree { kept, name, sessions: AtomicUsize::new(0), _user: Some(user) })))
+        Ok(Given::give(Arc::new(Tree { kept: RwLock::new(kept), name, sessions: AtomicUsize::new(0), _user: Some(user) })))
     })
     .unwrap_or(ptr::null_mut())
 }
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn towa_tree_open_fp(path: *const c_char, options: *const 
         };
         given::count_forks();
         let name = path.display().to_string();
-        Ok(Given::give(Arc::new(Tree { kept, name, sessions: AtomicUsize::new(0), _user: None })))
+        Ok(Given::give(Arc::new(Tree { kept: RwLock::new(kept), name, sessions: AtomicUsize::new(0), _user: None })))
     })
     .unwrap_or(ptr::null_mut())
 }
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn towa_tree_close(tree: *mut Given<Tree>) -> c_int {
         let handle = unsafe { Given::take(tree) }?;
         let tree = Arc::into_inner(handle)
             .ok_or_else(|| Failure::usage("the tree was used by another thread while it was being closed"))?;
-        match tree.kept {
+        match tree.kept.into_inner() {
             Kept::BpU64(_) | Kept::BpBytes(_) => Ok(()),
             Kept::FpU64(tree) => Ok(tree.close()?),
             Kept::FpBytes(tree) => Ok(tree.close()?),
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn towa_tree_count(tree: *mut Given<Tree>) -> i64 {
     guard_count("towa_tree_count", || {
         refuse_in_body("towa_tree_count")?;
         // SAFETY: handed on.
-        Ok(match &unsafe { Given::look(tree) }?.kept {
+        Ok(match &*unsafe { Given::look(tree) }?.kept.read() {
             Kept::BpU64(tree) => tree.count(),
             Kept::BpBytes(tree) => tree.count(),
             Kept::FpU64(tree) => tree.count(),
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn towa_tree_check(tree: *mut Given<Tree>) -> c_int {
     guard_code("towa_tree_check", || {
         refuse_in_body("towa_tree_check")?;
         // SAFETY: handed on.
-        Ok(match &unsafe { Given::look(tree) }?.kept {
+        Ok(match &*unsafe { Given::look(tree) }?.kept.read() {
             Kept::BpU64(tree) => tree.check(),
             Kept::BpBytes(tree) => tree.check(),
             Kept::FpU64(tree) => tree.check(),

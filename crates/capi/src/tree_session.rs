@@ -36,8 +36,12 @@ enum Way {
 pub struct TreeSession {
     /// Borrows the tree, so it is declared first and goes first.
     way: Mutex<Way>,
-    tree: Arc<Tree>,
+    tree: Counted,
 }
+
+/// The tree, with one session more.
+#[derive(Debug)]
+struct Counted(Arc<Tree>);
 
 impl std::fmt::Debug for TreeSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -45,9 +49,9 @@ impl std::fmt::Debug for TreeSession {
     }
 }
 
-impl Drop for TreeSession {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.tree.sessions.fetch_sub(1, Ordering::AcqRel);
+        self.0.sessions.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -61,8 +65,8 @@ impl Kind for TreeSession {
 }
 
 impl Way {
-    fn to(tree: &'static Tree) -> Result<Way, Failure> {
-        Ok(match &tree.kept {
+    fn to(kept: &'static Kept) -> Result<Way, Failure> {
+        Ok(match kept {
             Kept::BpU64(tree) => Way::U64(Box::new(tree.session()?)),
             Kept::BpBytes(tree) => Way::Bytes(Box::new(tree.session()?)),
             Kept::FpU64(tree) => Way::U64(Box::new(tree.session())),
@@ -81,11 +85,15 @@ pub unsafe extern "C" fn towa_tree_session_open(tree: *mut Given<Tree>) -> *mut 
         refuse_in_body("towa_tree_session_open")?;
         // SAFETY: handed on.
         let tree = Arc::clone(unsafe { Given::look(tree) }?);
-        // SAFETY: the session holds the Arc, so the tree stays where it is until after `way` is gone; 'static stands for that.
-        let lasting: &'static Tree = unsafe { &*Arc::as_ptr(&tree) };
+        // Nobody loads it now, and then there is a session.
+        let lock = tree.kept.read();
+        // SAFETY: the session holds the Arc, so the tree stays where it is until after `way` is gone; 'static stands for that. Until then
+        // it is counted, too, so nobody writes.
+        let lasting: &'static Kept = unsafe { &*tree.kept.data_ptr() };
         let way = Mutex::new(Way::to(lasting)?);
         tree.sessions.fetch_add(1, Ordering::AcqRel);
-        Ok(Given::give(Arc::new(TreeSession { way, tree })))
+        drop(lock);
+        Ok(Given::give(Arc::new(TreeSession { way, tree: Counted(tree) })))
     })
     .unwrap_or(ptr::null_mut())
 }
@@ -109,13 +117,13 @@ pub unsafe extern "C" fn towa_tree_session_close(session: *mut Given<TreeSession
 fn in_use(session: &TreeSession) -> Failure {
     Failure::usage(format!(
         "{}: this session is in use, by another thread or by the scan that this is called from; open one more",
-        session.tree.name
+        session.tree.0.name
     ))
 }
 
 fn key_of(key: &[u8], session: &TreeSession) -> Result<u64, Failure> {
     let whole = <[u8; 8]>::try_from(key).map_err(|_| {
-        Failure::invalid(format!("{}: its keys are uint64_t; this one has {} bytes, not 8", session.tree.name, key.len()))
+        Failure::invalid(format!("{}: its keys are uint64_t; this one has {} bytes, not 8", session.tree.0.name, key.len()))
     })?;
     Ok(u64::from_ne_bytes(whole))
 }

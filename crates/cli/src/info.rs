@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use towa_heap::Description;
 use towa_heap::names::{IMAGE, LOG};
+use towa_heap::superblock::Door;
 use towa_media::{Access, CpuFeatures, Detected, Guarantee};
 
 use crate::failure;
@@ -107,6 +108,8 @@ struct PoolInfo {
     owner_pid: Option<u32>,
     /// Where its server listens.
     served_at: Option<String>,
+    /// Who checkpoints it, if its program asked for a separate checkpointer.
+    checkpointer: Option<towa_tx::Standing>,
 }
 
 /// An FPTree's facts.
@@ -188,8 +191,10 @@ fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
         }
     }
     let owner_pid = owner(path);
+    let is_tx = description.door == Some(Door::Tx);
     Ok(Some(PoolInfo {
         description,
+        checkpointer: if is_tx { towa_tx::who_checkpoints(&*medium)? } else { None },
         owner_pid,
         served_at: owner_pid.and_then(|_| noted_address(path)).map(|address| report::path(Path::new(&address))),
     }))
@@ -282,6 +287,9 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
         (None, false) => "not in use, not closed cleanly: opening recovers it".into(),
     };
     lines.line("state", state);
+    if let Some(standing) = pool.checkpointer {
+        lines.line("checkpointer", checkpointer(standing, pool.owner_pid.is_some()));
+    }
     lines.line("heap", format!("{} at {:#x}, {} ever used", bytes(it.heap_len), it.base, bytes(it.frontier)));
     lines.line("log", format!("{}, {} live", bytes(it.log_len), bytes(it.log_live)));
     if let Some(lanes) = it.lanes {
@@ -291,4 +299,21 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
     }
     let when = it.newest_commit_unix_us.map_or(String::new(), |us| format!(", committed {}", utc(us / 1_000_000)));
     lines.line("epoch", format!("{}{when}; the image holds epoch {}", it.newest_epoch, it.image_epoch));
+}
+
+/// Who checkpoints a pool that is to have a separate checkpointer. `in_use`: its program lives.
+fn checkpointer(standing: towa_tx::Standing, in_use: bool) -> String {
+    let Some(pid) = standing.pid else {
+        return "a thread of the program, until `towa checkpointer` takes its place".into();
+    };
+    match (standing.stopped, in_use) {
+        (false, true) => format!("process {pid}"),
+        (false, false) => format!("process {pid}, which ends its round: its program died"),
+        (true, true) => {
+            format!("process {pid}, stopped: logs fill up, then transactions wait; let it go on, or kill it (nothing is lost)")
+        }
+        (true, false) => {
+            format!("process {pid}, stopped, whose program died: opening waits; let it go on, or kill it (nothing is lost)")
+        }
+    }
 }

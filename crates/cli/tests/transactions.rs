@@ -82,9 +82,18 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     let open = Pool::open(dir.path(), &Options { medium: Some(Kind::Ram), ..Options::default() }).unwrap();
     assert_eq!(towa(&["checkpointer"], dir.path()).status.code(), Some(1));
     open.close().unwrap();
+    // Who checkpoints is told.
+    let info = || {
+        let report: serde_json::Value = serde_json::from_slice(&towa(&["info", "--json"], dir.path()).stdout).unwrap();
+        (report["pool"]["checkpointer"].clone(), said(&towa(&["info"], dir.path())))
+    };
+    assert!(info().0.is_null(), "closed");
 
     let options = Options { checkpointer: Checkpointer::Process, medium: Some(Kind::Ram), ..Options::default() };
     let open = Pool::open(dir.path(), &options).unwrap();
+    let (json, text) = info();
+    assert_eq!(json, serde_json::json!({ "pid": null, "stopped": false }));
+    assert!(text.contains("a thread of the program"), "{text}");
     let mut first = Command::new(env!("CARGO_BIN_EXE_towa"))
         .args(["checkpointer", "--wait", "10"])
         .arg(dir.path())
@@ -96,6 +105,18 @@ fn a_checkpointer_that_cannot_be_is_told_why() {
     assert!(ready.starts_with("ready: "), "{ready}");
     let second = towa(&["checkpointer"], dir.path());
     assert!(second.status.code() == Some(4) && said(&second).contains("another checkpointer"), "{}", said(&second));
+    for (signal, stopped) in [(libc::SIGSTOP, true), (libc::SIGCONT, false)] {
+        // SAFETY: a child of ours that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(first.id() as libc::pid_t, signal) }, 0);
+        let wanted = serde_json::json!({ "pid": first.id(), "stopped": stopped });
+        // Signals take a moment.
+        let began = std::time::Instant::now();
+        while info().0 != wanted {
+            assert!(began.elapsed().as_secs() < 20, "{:?}", info());
+        }
+        let (_, text) = info();
+        assert!(text.contains(&format!("process {}{}", first.id(), if stopped { ", stopped" } else { "\n" })), "{text}");
+    }
     open.close().unwrap();
     assert!(first.wait().unwrap().success(), "it ends with the pool");
     // A pool of the epoch door.

@@ -84,6 +84,30 @@ pub trait OrderedMap<K: ?Sized>: Send + Sync {
     fn count(&self) -> Result<u64>;
     /// Checks every invariant of the structure, and that every block is reachable exactly once, while nobody writes.
     fn check(&self) -> Result<()>;
+    /// Fills the map, which is empty, with entries of rising keys: how many there were. A map that has no faster way inserts them.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: the map is not empty, or a key does not follow the one before it. What was loaded by then may remain; each
+    /// map says so of its own `bulk_load`, which takes other iterators, too.
+    fn bulk_load<'e>(&mut self, entries: &mut dyn Iterator<Item = (&'e K, u64)>) -> Result<u64>
+    where
+        K: Ord + 'e,
+    {
+        let mismatch = |what: String| Err(Error::Mismatch { pool: "the map to load".into(), what });
+        if self.count()? != 0 {
+            return mismatch("only an empty map is loaded; insert the entries instead".into());
+        }
+        let mut session = self.session()?;
+        let (mut count, mut last) = (0, None::<&K>);
+        for (key, value) in entries {
+            if last.is_some_and(|last| last >= key) {
+                return mismatch(format!("entry {count} to load does not follow the one before it; sort them"));
+            }
+            session.insert(key, value)?;
+            (count, last) = (count + 1, Some(key));
+        }
+        Ok(count)
+    }
 }
 
 /// One thread's way to an [`OrderedMap`]. Every change is durable when the call returns, and what is read is durable.

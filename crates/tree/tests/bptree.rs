@@ -4,7 +4,7 @@ mod model;
 
 use model::{Make, Model, end, options, play, pool, rng, same, seed, ways};
 use rand::Rng;
-use towa_tree::{BpTree, Error, OrderedMap, Session};
+use towa_tree::{BpTree, Error, FpTree, OrderedMap, PaperTree, Session, fptree};
 use towa_tx::{Commit, Options, Pool, TmChoice};
 
 /// Nodes so small that few keys make a deep tree.
@@ -123,6 +123,31 @@ fn sorted_entries_are_loaded() {
     let tree = Small::<u64>::create(&pool, "unsorted").unwrap();
     assert!(matches!(tree.bulk_load((0..20u64).chain([5]).map(|k| (k, k))), Err(Error::Mismatch { .. })));
     tree.check().unwrap();
+}
+
+/// Through the trait: both trees, and one that has no way of its own.
+#[test]
+fn every_map_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &options(TmChoice::Auto));
+    let medium = towa_media::RamMedium::anonymous();
+    let in_place = FpTree::<u64>::create(medium, &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap();
+    let maps: [Box<dyn OrderedMap<u64>>; 3] = [
+        Box::new(Small::<u64>::create(&pool, "map").unwrap()),
+        Box::new(in_place),
+        Box::new(PaperTree::open_or_create(&pool, "paper").unwrap()),
+    ];
+    let model: Model<u64> = (0..2000).map(|k| (k * 3, k)).collect();
+    for (nr, mut map) in maps.into_iter().enumerate() {
+        let load = |map: &mut dyn OrderedMap<u64>, entries: &[(u64, u64)]| map.bulk_load(&mut entries.iter().map(|(k, v)| (k, *v)));
+        let refused = load(&mut *map, &[(5, 1), (5, 2)]);
+        assert!(matches!(refused, Err(Error::Mismatch { .. })), "{nr}: {refused:?}");
+        map.session().unwrap().remove(&5).unwrap();
+        let entries: Vec<_> = model.iter().map(|(k, v)| (*k, *v)).collect();
+        assert_eq!(load(&mut *map, &entries).unwrap(), 2000, "{nr}");
+        same(&*map, &model, &format!("map {nr}"));
+        assert!(matches!(load(&mut *map, &[(1, 1)]), Err(Error::Mismatch { .. })), "{nr}: it is not empty");
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Rounds {
         let began = Instant::now();
         let upto = control.frontier(usize::MAX);
         // After the frontier: what is older than it is below these heads.
-        let lanes = &control.lanes[..control.lanes_used.load(Relaxed) as usize];
+        let lanes = control.used();
         self.heads.clear();
         self.heads.extend(lanes.iter().map(|lane| lane.head.load(Acquire)));
         if lanes.iter().zip(&self.heads).all(|(lane, head)| lane.tail.load(Relaxed) == *head) {

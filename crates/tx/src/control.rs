@@ -135,6 +135,12 @@ impl std::ops::Deref for ControlMemory {
 }
 
 impl Control {
+    /// The lanes that the pool has. The number may come from another process.
+    pub fn used(&self) -> &[Lane] {
+        let used = self.lanes_used.load(Relaxed) as usize;
+        &self.lanes[..used.min(LANES_MAX)]
+    }
+
     /// The clock that timestamps come from.
     pub fn clock(&self) -> Clock {
         if self.counter.load(Relaxed) == 1 { Clock::Counter } else { Clock::Tsc }
@@ -163,7 +169,7 @@ impl Control {
     pub fn frontier(&self, me: usize) -> u64 {
         let mut frontier = self.no_later();
         clock::before_loads();
-        for (at, lane) in self.lanes[..self.lanes_used.load(Relaxed) as usize].iter().enumerate() {
+        for (at, lane) in self.used().iter().enumerate() {
             let announced = lane.announced.load(Acquire);
             if announced != 0 && at != me {
                 frontier = frontier.min(announced - 1);

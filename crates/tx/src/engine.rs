@@ -49,9 +49,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub fn new(heap: Heap, control: ControlMemory, options: &Options) -> Result<Arc<Engine>> {
-        let tm = choose(options.tm)?;
-        let clock = clock::best();
-        let tm = if tm == Tm::Rtm && clock == Clock::Counter { without_clock(options.tm)? } else { tm };
+        let (tm, clock) = choose(options.tm)?;
         let volatile = heap.is_volatile();
         let (lanes, lane_len) = if volatile { (LANES_MAX, u64::MAX / 4) } else { (heap.lanes().count(), heap.lanes().lane_len()) };
         control.counter.store(u32::from(clock == Clock::Counter), Relaxed);
@@ -176,23 +174,25 @@ impl Engine {
     }
 }
 
-fn choose(wanted: TmChoice) -> Result<Tm> {
-    match wanted {
-        TmChoice::Auto if rtm::commits() => Ok(Tm::Rtm),
-        TmChoice::Auto | TmChoice::Stm => Ok(Tm::Stm),
-        TmChoice::Lock => Ok(Tm::Lock),
-        TmChoice::Rtm if rtm::commits() => Ok(Tm::Rtm),
-        TmChoice::Rtm => {
-            Err(Error::Usage("this machine does not commit hardware transactions (RTM); use stm, lock, or auto".into()))
+/// How transactions run here with this choice, and where their timestamps come from.
+///
+/// # Errors
+/// [`Error::Usage`]: this machine does not run them so.
+pub(crate) fn choose(wanted: TmChoice) -> Result<(Tm, Clock)> {
+    let clock = clock::best();
+    let tm = match wanted {
+        TmChoice::Lock => Tm::Lock,
+        TmChoice::Stm => Tm::Stm,
+        TmChoice::Auto if rtm::commits() && clock == Clock::Tsc => Tm::Rtm,
+        TmChoice::Auto => Tm::Stm,
+        TmChoice::Rtm if !rtm::commits() => {
+            return Err(Error::Usage("this machine does not commit hardware transactions (RTM); use stm, lock, or auto".into()));
         }
-    }
-}
-
-fn without_clock(wanted: TmChoice) -> Result<Tm> {
-    match wanted {
-        TmChoice::Rtm => Err(Error::Usage(
-            "hardware transactions need a time stamp counter that the kernel trusts; use stm, lock, or auto".into(),
-        )),
-        _ => Ok(Tm::Stm),
-    }
+        TmChoice::Rtm if clock == Clock::Counter => {
+            let why = "hardware transactions need a time stamp counter that the kernel trusts; use stm, lock, or auto";
+            return Err(Error::Usage(why.into()));
+        }
+        TmChoice::Rtm => Tm::Rtm,
+    };
+    Ok((tm, clock))
 }

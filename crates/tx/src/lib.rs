@@ -26,6 +26,7 @@ mod engine;
 mod error;
 mod hardware;
 mod meeting;
+mod nesting;
 mod options;
 mod place;
 mod pool;
@@ -44,7 +45,7 @@ mod write_set;
 
 pub use clock::Clock;
 pub use error::{Abort, Error, Result};
-pub use meeting::{Ended, Progress, SeparateCheckpointer, wait_for_former_checkpointer};
+pub use meeting::{Ended, Progress, SeparateCheckpointer, Standing, wait_for_former_checkpointer, who_checkpoints};
 pub use options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 pub use pool::Pool;
 pub use stats::Stats;

@@ -94,6 +94,27 @@ pub(crate) fn leave(control: &Control) {
     control::wake(&control.done);
 }
 
+/// Who checkpoints a pool whose program asked for a separate checkpointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Standing {
+    /// The separate checkpointer's process number; `None`: there is none, and a thread of the program stands in.
+    pub pid: Option<u32>,
+    /// It does nothing until it is let go on (SIGSTOP, a debugger), and keeps its place.
+    pub stopped: bool,
+}
+
+/// Who checkpoints the pool on `medium` now; `None`: it is not open, or open without a separate checkpointer. One that outlives its
+/// program is named, too, until it has ended its round. Looks only.
+pub fn who_checkpoints(medium: &dyn Medium) -> Result<Option<Standing>> {
+    let place = Place::of(medium, &towa_heap::describe(medium)?.uuid);
+    let Some(control) = place.find()?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC) else { return Ok(None) };
+    let owner = Process::noted(&control.owner).filter(|p| p.lives());
+    // The owner's own thread enters for a round at a time.
+    let other = Process::noted(&control.checkpointer).filter(|p| Some(*p) != owner && p.lives());
+    let standing = Standing { pid: other.map(Process::id), stopped: other.is_some_and(Process::is_stopped) };
+    Ok((owner.is_some() || other.is_some()).then_some(standing))
+}
+
 /// How a separate checkpointer's work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::engine;
 use crate::error::{Error, Result};
 
 /// How transactions are run. What is asked for; [`Pool::tm`](crate::Pool::tm) says what it came to.
@@ -112,7 +113,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a pool with so many logs, which is kept, can be used like that. Asked before anything is made.
+    /// Whether a pool can be created like that. Asked before anything is made, its directory included.
+    pub(crate) fn check_to_create(&self) -> Result<()> {
+        engine::choose(self.tm)?;
+        self.check(self.lanes as usize)
+    }
+
+    /// Whether a pool with so many logs, which is kept, can be used like that.
     pub(crate) fn check(&self, lanes: usize) -> Result<()> {
         let why = match (self.commit, self.checkpointer) {
             (Commit::Strict, _) => return Ok(()),

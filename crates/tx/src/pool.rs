@@ -14,7 +14,7 @@ use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root, allo
 use towa_media::Medium;
 
 use crate::control::{self, ControlMemory};
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
 use crate::meeting::{self, Meeting};
 use crate::options::{Checkpointer, Commit, Options, Tm};
@@ -23,7 +23,7 @@ use crate::stats::Stats;
 use crate::thread::Thread;
 use crate::view::WORD;
 use crate::watch::Watch;
-use crate::{checkpointer, clock::Clock};
+use crate::{checkpointer, clock::Clock, nesting};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
 /// [`close`](Self::close), which tells whether that went well.
@@ -43,6 +43,7 @@ struct Inner {
 impl Pool {
     /// Creates a pool in directory `dir`, which is made if need be (mode 0700).
     pub fn create(dir: &Path, options: &Options) -> Result<Pool> {
+        options.check_to_create()?;
         Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
     }
 
@@ -63,7 +64,7 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
-        options.check(options.lanes as usize)?;
+        options.check_to_create()?;
         let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
         let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
         Self::start(Heap::create(medium, &create)?, options)
@@ -71,6 +72,7 @@ impl Pool {
 
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        engine::choose(options.tm)?;
         meeting::wait_for_former_checkpointer(&*medium)?;
         let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
         Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();
@@ -122,8 +124,8 @@ impl Pool {
         &self.0.engine
     }
 
-    /// This thread's way to the pool. One a thread: a transaction begun inside a transaction through another one may wait for the outer
-    /// one for ever.
+    /// This thread's way to the pool. One a thread: a transaction begun inside a transaction through another one is refused, for it might
+    /// wait for the outer one for ever.
     ///
     /// # Errors
     /// [`Error::TooManyThreads`]; a full medium; [`Error::Poisoned`].
@@ -138,15 +140,22 @@ impl Pool {
 
     /// Returns when everything committed before the call is durable.
     ///
-    /// Waits for transactions of other threads that began before: they may come before what the caller committed. Not to be called by a
-    /// body.
+    /// Waits for transactions of other threads that began before: they may come before what the caller committed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in a body; [`Error::Poisoned`].
     pub fn sync(&self) -> Result<()> {
+        nesting::refuse(self.engine(), "`sync`")?;
         self.engine().check()?;
         self.engine().flush_upto_now()
     }
 
     /// Brings the image up to all that is durable now and frees the logs. Done by itself in time; for tests and before a copy.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in a body; [`Error::Poisoned`].
     pub fn checkpoint(&self) -> Result<()> {
+        nesting::refuse(self.engine(), "`checkpoint`")?;
         self.engine().check()?;
         self.engine().checkpoint_here()
     }
@@ -243,8 +252,10 @@ impl Pool {
     /// Waits for running transactions, brings up the image and closes. Other clones and threads of the pool find it poisoned ("closed").
     ///
     /// # Errors
-    /// What had been committed could not be brought up: it is still in the logs, and the next opening recovers it.
+    /// What had been committed could not be brought up: it is still in the logs, and the next opening recovers it. [`Error::Usage`] in a
+    /// body, where nothing is closed as long as there are other clones or threads.
     pub fn close(self) -> Result<()> {
+        nesting::refuse(self.engine(), "`close`")?;
         self.0.close()
     }
 }

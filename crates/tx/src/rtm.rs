@@ -58,8 +58,26 @@ pub fn abort<const CODE: u8>() -> ! {
     unreachable!("aborted outside a transaction")
 }
 
+/// Whether one runs on this thread. Only where [they commit](commits): older processors do not know the instruction.
+#[inline(always)]
+pub fn is_inside() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let inside: u8;
+        // SAFETY: looks at the processor's state only; where it is unknown it would fault, not corrupt.
+        unsafe { std::arch::asm!("xtest", "setnz {}", out(reg_byte) inside, options(nomem, nostack)) };
+        inside != 0
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
 /// Whether transactions commit on this machine.
 pub fn commits() -> bool {
+    #[cfg(test)]
+    if tests::MISSING.get() {
+        return false;
+    }
     static COMMITS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *COMMITS.get_or_init(probe)
 }
@@ -84,4 +102,35 @@ fn probe() -> bool {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn probe() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::{Error, Options, Pool, TmChoice};
+
+    thread_local! {
+        /// This thread sees a machine that commits none.
+        pub(super) static MISSING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn hardware_that_is_missing_is_refused_before_anything_is_made() {
+        MISSING.set(true);
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("pool");
+        let options = |tm| Options { tm, heap_len: 16 << 20, medium: Some(towa_media::Kind::Ram), ..Options::default() };
+        let refused = |result: Result<Pool, Error>| match result {
+            Err(Error::Usage(why)) => assert!(why.contains("does not commit hardware transactions"), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        refused(Pool::create(&place, &options(TmChoice::Rtm)));
+        refused(Pool::open_or_create(&place, &options(TmChoice::Rtm)));
+        refused(Pool::volatile(&options(TmChoice::Rtm)));
+        assert!(!place.exists());
+        Pool::create(&place, &options(TmChoice::Auto)).unwrap().close().unwrap();
+        refused(Pool::open(&place, &options(TmChoice::Rtm)));
+        Pool::open(&place, &options(TmChoice::Stm)).unwrap().close().unwrap();
+    }
 }

@@ -16,6 +16,7 @@ use crossbeam_utils::Backoff;
 
 use crate::clock::{self, Clock};
 use crate::error::{Abort, Error, Result};
+use crate::nesting;
 use crate::options::Tm;
 use crate::stats::add;
 use crate::thread::Core;
@@ -42,6 +43,7 @@ enum Effect {
 
 /// Runs `body` until it takes effect or gives up.
 pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
+    nesting::refuse(&core.engine, "a transaction")?;
     let (mut room, mut conflicts) = (64, 0);
     let backoff = Backoff::new();
     loop {
@@ -52,7 +54,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
             return Err(closed);
         }
         core.begin_software(conflicts >= CONFLICTS_MAX);
-        let result = catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, in_hardware: false })));
+        let result = nesting::body(|| catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, in_hardware: false }))));
         let effect = match &result {
             Ok(Ok(_)) => core.take_effect(),
             Ok(Err(Abort::Conflict)) => Effect::Conflict,

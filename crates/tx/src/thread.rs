@@ -26,7 +26,7 @@ use crate::stats::{Counts, add};
 use crate::tx::{NOTED_MAX, TOUCHED_MAX, Tx};
 use crate::view::{Addr, View};
 use crate::write_set::WriteSet;
-use crate::{hardware, software, version};
+use crate::{hardware, nesting, software, version};
 
 /// Versions that a transaction keeps apart; with more it depends on everything older.
 const DEPENDENCIES_MAX: usize = 8;
@@ -157,13 +157,14 @@ impl Thread {
     /// In a [strict](Commit::Strict) pool the transaction is durable when the call returns, and whatever it read is, too.
     ///
     /// # Errors
-    /// The body's own ([`Error::Stale`], [`Error::Aborted`], what it failed with), [`Error::TooLarge`], [`Error::Poisoned`]; nothing it
-    /// did remains. (A medium that fails while the record is written poisons the pool; whether that transaction is there, the next opening
+    /// The body's own ([`Error::Stale`], [`Error::Aborted`], what it failed with), [`Error::TooLarge`], [`Error::Poisoned`],
+    /// [`Error::Usage`] inside the body of another transaction, which it might wait for; nothing it did remains. (A medium that fails while the record is written poisons the pool; whether that transaction is there, the next opening
     /// shows.)
     #[inline]
     pub fn transaction<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
         let core = &mut self.core;
         if core.engine.tm == Tm::Rtm {
+            nesting::refuse_with_rtm(&core.engine, "a transaction")?;
             core.make_room(hardware::record_max())?;
             core.announce();
             if let Err(closed) = core.engine.check() {
@@ -229,9 +230,14 @@ impl Thread {
     }
 
     /// Returns when what was read under this version is durable. At once in a [buffered](Commit::Buffered) pool, which does not promise it.
+    /// Not to be called by a body, where it is refused if it would wait.
     #[inline]
     pub fn wait_durable(&mut self, version: u64) -> Result<()> {
-        if self.core.is_durable(version) { Ok(()) } else { self.core.wait_for_version(version) }
+        if self.core.is_durable(version) {
+            return Ok(());
+        }
+        nesting::refuse(&self.core.engine, "waiting until something is durable")?;
+        self.core.wait_for_version(version)
     }
 }
 

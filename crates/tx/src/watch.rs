@@ -79,7 +79,7 @@ impl Eye {
         let done = control.done.load(Acquire);
         let other = |process: &Process| *process != Process::this() && process.lives();
         let seen = Process::noted(&control.checkpointer).filter(other).map(|process| (process, done));
-        let lanes = &control.lanes[..control.lanes_used.load(Relaxed) as usize];
+        let lanes = control.used();
         let closing = control.stop.load(Acquire) != 0;
         let waits = closing || lanes.iter().any(|lane| lane.head.load(Acquire) != lane.tail.load(Acquire));
         if seen != self.seen || seen.is_none() || !waits {

@@ -234,7 +234,7 @@ fn a_full_log_waits_for_the_checkpointer_and_a_record_that_never_fits_is_refused
 #[test]
 fn a_block_freed_meanwhile_is_a_conflict() {
     let dir = tempfile::tempdir().unwrap();
-    // Buffered: nobody waits for the transaction in whose midst this thread runs another.
+    // Buffered: nobody waits for the transaction in whose midst another thread runs one.
     let options = Options { commit: Commit::Buffered, ..options(TmChoice::Stm) };
     let pool = Pool::create(dir.path(), &options).unwrap();
     let (mut one, mut other) = (pool.register().unwrap(), pool.register().unwrap());
@@ -245,11 +245,13 @@ fn a_block_freed_meanwhile_is_a_conflict() {
         let found = tx.read(cell)?;
         runs += 1;
         if runs == 1 {
-            let between = other.transaction(|tx| {
-                tx.free(block)?;
-                tx.write(cell, 0)
-            });
-            between.unwrap();
+            let mut between = || {
+                other.transaction(|tx| {
+                    tx.free(block)?;
+                    tx.write(cell, 0)
+                })
+            };
+            std::thread::scope(|scope| scope.spawn(&mut between).join()).unwrap().unwrap();
         }
         if found == 0 {
             return Ok(false);

@@ -336,6 +336,8 @@ static const struct {
     {"options", test_options},
     {"tree_of_numbers", test_tree_of_numbers},
     {"tree_of_texts", test_tree_of_texts},
+    {"loading", test_loading},
+    {"loading_fptree", test_loading_fptree},
     {"fptree", test_fptree},
     {"tree_threads", test_tree_threads},
     {"tree_misuse", test_tree_misuse},

@@ -125,6 +125,81 @@ static void test_tree_of_texts(void)
     end();
 }
 
+enum { LOADED = 5000 };
+
+/* Loads an empty tree of numbers, and sees that what cannot be loaded is refused. `is_alone`: an FPTree, which stays empty then. */
+static void load_numbers(int is_alone)
+{
+    static uint64_t numbers[LOADED], values[LOADED];
+    static const void *keys[LOADED];
+    static size_t lens[LOADED];
+    uint64_t i, value;
+    for (i = 0; i < LOADED; i++) {
+        numbers[i] = i;
+        values[i] = i * 3;
+        keys[i] = &numbers[i];
+        lens[i] = 8;
+    }
+    EXPECT(towa_tree_bulk_load(tree, NULL, NULL, NULL, 0) == 0);
+    EXPECT_ERROR((int)towa_tree_bulk_load(NULL, keys, lens, values, LOADED), TOWA_EINVAL, "NULL");
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, NULL, lens, values, LOADED), TOWA_EINVAL, "no keys");
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, NULL, LOADED), TOWA_EINVAL, "no values");
+    lens[70] = 7;
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, LOADED), TOWA_EINVAL, "entry 70");
+    lens[70] = 8;
+    keys[71] = NULL;
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, LOADED), TOWA_EINVAL, "entry 71");
+    EXPECT(towa_tree_count(tree) == 0);
+    keys[71] = &numbers[70];
+    if (is_alone) {
+        EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, LOADED), TOWA_EUSAGE, "ascend");
+        EXPECT(towa_tree_count(tree) == 0);
+    }
+    keys[71] = &numbers[71];
+    session = towa_tree_session_open(tree);
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, LOADED), TOWA_EBUSY, "sessions are open");
+    OK(towa_tree_session_close(session));
+    EXPECT(towa_tree_bulk_load(tree, keys, is_alone ? NULL : lens, values, LOADED) == LOADED);
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, LOADED), TOWA_EUSAGE, "empty");
+    open_session();
+    EXPECT(scan_gives(NULL, NULL, 0, LOADED, (uint64_t)LOADED * (LOADED - 1) / 2));
+    i = LOADED;
+    EXPECT(towa_tree_insert(session, &i, 8, i * 3) == 1 && towa_tree_get(session, &i, 8, &value) == 1 && value == i * 3);
+    close_tree();
+}
+
+static void test_loading(void)
+{
+    const void *keys[3] = {"", "one", "two"};
+    size_t lens[3] = {0, 3, 3};
+    uint64_t values[3] = {4, 5, 6}, value = 0;
+    begin();
+    tree = towa_tree_open(pool, "numbers", TOWA_TREE_U64);
+    EXPECT(tree);
+    load_numbers(0);
+    tree = towa_tree_open(pool, "texts", TOWA_TREE_BYTES);
+    EXPECT(tree);
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, NULL, values, 3), TOWA_EINVAL, "no lengths");
+    EXPECT(towa_tree_bulk_load(tree, keys, lens, values, 3) == 3);
+    open_session();
+    EXPECT(towa_tree_get(session, "", 0, &value) == 1 && value == 4);
+    EXPECT(towa_tree_get(session, "two", 3, &value) == 1 && value == 6);
+    close_tree();
+    tree = towa_tree_open(pool, "unsorted", TOWA_TREE_BYTES);
+    keys[2] = "apple";
+    lens[2] = 5;
+    EXPECT_ERROR((int)towa_tree_bulk_load(tree, keys, lens, values, 3), TOWA_EUSAGE, "sort them");
+    OK(towa_tree_close(tree));
+    end();
+}
+
+static void test_loading_fptree(void)
+{
+    tree = towa_tree_open_fp(path, NULL, TOWA_TREE_U64);
+    EXPECT(tree);
+    load_numbers(1);
+}
+
 static void test_fptree(void)
 {
     towa_tree_options options = TOWA_TREE_OPTIONS_INIT;

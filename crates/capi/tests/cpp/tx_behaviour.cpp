@@ -194,6 +194,34 @@ template <class K, class Make> static void compare(towa::dtx::tree<K> &tree, Mak
     tree.verify();
 }
 
+// A map, loaded into an empty tree.
+template <class K, class Make> static void load(towa::dtx::tree<K> &tree, Make make) {
+    std::map<K, std::uint64_t> model;
+    EXPECT(tree.bulk_load(model) == 0);
+    for (std::uint64_t n = 0; n < 3000; n++)
+        model.emplace(make(n), n);
+    EXPECT(tree.bulk_load(model) == 3000 && tree.count() == 3000);
+    std::map<K, std::uint64_t> found;
+    for (const auto &[key, value] : towa::dtx::session<K>(tree))
+        found.emplace_hint(found.end(), key, value);
+    EXPECT(found == model);
+    EXPECT_THROW(towa::usage_error, tree.bulk_load(model));
+    tree.verify();
+}
+
+static void test_loading() {
+    const auto text = [](std::uint64_t n) { return n ? std::to_string(10000 + n) : std::string(); };
+    {
+        towa::dtx::pool pool(path, small());
+        towa::dtx::tree<std::uint64_t> numbers(pool, "numbers");
+        load(numbers, [](std::uint64_t n) { return n; });
+        towa::dtx::tree<std::string> texts(pool, "texts");
+        load(texts, text);
+    }
+    towa::dtx::tree<std::string> alone(std::filesystem::path(path + "-fp"));
+    load(alone, text);
+}
+
 static void test_trees() {
     const auto text = [](std::uint64_t n) { return std::to_string(10000 + n) + std::string(n % 40, 'x'); };
     const auto number = [](std::uint64_t n) { return n; };
@@ -216,6 +244,7 @@ static const std::map<std::string, void (*)()> tests = {
     {"failures_are_exceptions", test_failures_are_exceptions},
     {"threads", test_threads},
     {"trees", test_trees},
+    {"loading", test_loading},
 };
 
 int main(int argc, char **argv) {

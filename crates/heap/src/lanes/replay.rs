@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use towa_media::{Access, Durability, Medium, Region, persist};
+use towa_media::{Access, Durability, LINE, Medium, Region, persist};
 
 use super::batch::Batch;
 use super::current::{Current, Working};
@@ -24,6 +24,7 @@ use super::dirty::DirtyLines;
 use super::record::Words;
 use super::recover::says;
 use super::{Cut, Geometry, record};
+use crate::alloc::CHUNK;
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Heap, Result};
 
@@ -131,13 +132,12 @@ impl Replayer {
     /// Applies the records up to timestamp `upto` that lie in each lane between its tail and `heads[lane]`, in the order of their
     /// timestamps; makes the image durable, and the cut that says so. Stops in a lane at the first newer record. All records before
     /// `heads` are durable; one that is not there is an error, and so is one older than another in its lane before it.
+    /// Another error, before anything is stored: `heads` is not one head for each lane, at most
+    /// [`lane_len`](super::Lanes::lane_len) behind its tail.
     ///
     /// No record up to `upto` may be appended behind `heads` later: its words would come after those of newer ones.
     ///
     /// `pause` is called now and then on the calling thread: a caller who would spread the work may sleep there.
-    ///
-    /// # Panics
-    /// If `heads` is not one head for each lane, at most [`lane_len`](super::Lanes::lane_len) behind its tail.
     pub fn apply(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Applied> {
         let stored = self.store(heads, upto, pause)?;
         self.cut_behind(stored)
@@ -152,7 +152,7 @@ impl Replayer {
         if self.durability == Durability::Sync {
             return self.apply(heads, upto, &mut || ());
         }
-        self.check_heads(heads);
+        self.check_heads(heads)?;
         let mut current = self.current.take().unwrap_or_else(|| Current::new(self.geometry.heap_words));
         let outcome = self.visit(heads, upto, &mut || (), &mut current)?;
         let lines = current.store(&*self.image, working, &mut self.dirty[0])?;
@@ -181,7 +181,7 @@ impl Replayer {
 
     /// Steps 1 and 2 of [`apply`](Self::apply).
     pub(crate) fn store(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
-        self.check_heads(heads);
+        self.check_heads(heads)?;
         let mut dirty = std::mem::take(&mut self.dirty);
         let stored = match self.durability {
             Durability::Line => self.store_lines(&mut dirty, heads, upto, pause),
@@ -191,11 +191,19 @@ impl Replayer {
         stored
     }
 
-    fn check_heads(&self, heads: &[u64]) {
-        assert_eq!(heads.len(), self.geometry.count, "one head for each lane");
-        for (lane, (head, tail)) in heads.iter().zip(&self.cut.tails).enumerate() {
-            assert!(head >= tail && head - tail <= self.geometry.lane_len, "head {head} of lane {lane}, whose tail is {tail}");
+    /// Heads come from memory that other processes write.
+    fn check_heads(&self, heads: &[u64]) -> Result<()> {
+        let damaged = |what| Err(Error::Damaged { pool: self.pool.clone(), what });
+        if heads.len() != self.geometry.count {
+            return damaged(format!("{} heads are given for the {} lanes of the log", heads.len(), self.geometry.count));
         }
+        for (lane, (head, tail)) in heads.iter().zip(&self.cut.tails).enumerate() {
+            let live = head.checked_sub(*tail);
+            if live.is_none_or(|live| live > self.geometry.lane_len || !live.is_multiple_of(LINE as u64)) {
+                return damaged(format!("lane {lane} of the log, whose tail is {tail}, is given the impossible head {head}"));
+            }
+        }
+        Ok(())
     }
 
     fn store_lines(&self, dirty: &mut [DirtyLines], heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
@@ -251,7 +259,7 @@ impl Replayer {
             }
             let words = cursor.record()?;
             if let Some(frontier) = record::frontier(words) {
-                if frontier > self.heap_len {
+                if frontier > self.heap_len || !frontier.is_multiple_of(CHUNK) {
                     return Err(damaged(format!("a record of the log has an impossible frontier, {frontier}")));
                 }
                 outcome.frontier = outcome.frontier.max(frontier);

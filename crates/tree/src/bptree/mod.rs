@@ -175,4 +175,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> OrderedMap<K> for B
     fn check(&self) -> Result<()> {
         self.check_all()
     }
+
+    fn bulk_load<'e>(&mut self, entries: &mut dyn Iterator<Item = (&'e K, u64)>) -> Result<u64>
+    where
+        K: 'e,
+    {
+        BpTree::bulk_load(self, entries)
+    }
 }

@@ -194,6 +194,12 @@ impl<K: Key + ?Sized> OrderedMap<K> for FpTree<K> {
     fn check(&self) -> Result<()> {
         self.check_all()
     }
+    fn bulk_load<'e>(&mut self, entries: &mut dyn Iterator<Item = (&'e K, u64)>) -> Result<u64>
+    where
+        K: 'e,
+    {
+        FpTree::bulk_load(self, entries)
+    }
 }
 
 /// Whether `key` lies before the end that is the bound.

@@ -133,3 +133,51 @@ fn a_lane_whose_timestamps_go_back_is_an_error() {
         assert!(matches!(open(&medium), Err(Error::Damaged { .. })));
     }
 }
+
+/// A separate replayer takes the heads from memory that it shares with the pool's owner.
+#[test]
+fn heads_that_cannot_be_are_an_error_and_nothing_is_applied() {
+    for medium in both_models() {
+        let heap = create(medium.clone());
+        let mut heads = [0; 3];
+        fill(&heap, 1, &mut heads, 1, 50);
+        let mut replayer = Replayer::attach(&medium).unwrap();
+        replayer.apply(&heads, u64::MAX, &mut || ()).unwrap();
+        let tails = replayer.tails().to_vec();
+        let events = medium.events();
+        let [a, b, c] = heads;
+        let wrong = [
+            &[a, b - 64, c][..],
+            &[a, b, 0],
+            &[a, b, c + LANE_LEN + 64],
+            &[a, b, u64::MAX],
+            &[a + 8, b, c],
+            &[a, b],
+            &[a, b, c, 0],
+        ];
+        for wrong in wrong {
+            let error = replayer.apply(wrong, u64::MAX, &mut || ()).unwrap_err();
+            assert!(matches!(&error, Error::Damaged { what, .. } if what.contains("head")), "{error}");
+        }
+        assert_eq!((replayer.tails(), medium.events()), (&tails[..], events));
+    }
+}
+
+#[test]
+fn a_frontier_in_the_midst_of_a_chunk_is_an_error() {
+    use crate::alloc::CHUNK;
+    for (frontier, is_possible) in [(2 * CHUNK, true), (2 * CHUNK + 64, false), (16 << 20, false)] {
+        for medium in both_models() {
+            let heap = create(medium);
+            heap.lanes().provide(0).unwrap();
+            let mut builder = RecordBuilder::new();
+            builder.set_ts(1);
+            builder.word(DATA, 1);
+            builder.frontier(frontier);
+            let head = heap.lanes().append(0, 0, &builder).unwrap();
+            heap.lanes().fence().unwrap();
+            let applied = Replayer::of(&heap).unwrap().apply(&[head, 0, 0], 1, &mut || ());
+            assert_eq!(applied.is_ok(), is_possible, "{frontier}: {applied:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Refuses, inside the body of a transaction, what would wait for that very transaction: another one, whatever its pool, and all that
+//! waits until others are durable. It could never end, for the outer one stays announced until its body has returned.
+//!
+//! ```text
+//!   outer in hardware ─ sent to software by an abort ─►  outer in software, marked for this thread ─► Error::Usage
+//! ```
+//!
+//! What must always hold: the mark of a thread is set while a body runs there in software, and at no other time. A hardware transaction
+//! needs none: the processor knows it.
+
+use std::cell::Cell;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::rtm;
+use crate::tx::code;
+
+thread_local! {
+    /// A body runs in software in this thread.
+    static IN_BODY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a body in software. It does not unwind.
+#[inline]
+pub(crate) fn body<R>(run: impl FnOnce() -> R) -> R {
+    IN_BODY.set(true);
+    let result = run();
+    IN_BODY.set(false);
+    result
+}
+
+/// Refuses `what` inside a body. In a hardware transaction this does not return: its body is run again in software.
+#[inline]
+pub(crate) fn refuse(engine: &Engine, what: &str) -> Result<()> {
+    if rtm::commits() { refuse_with_rtm(engine, what) } else { refuse_in_software(engine, what) }
+}
+
+/// [`refuse`] where it is known that hardware transactions commit.
+#[inline(always)]
+pub(crate) fn refuse_with_rtm(engine: &Engine, what: &str) -> Result<()> {
+    if rtm::is_inside() {
+        rtm::abort::<{ code::SOFTWARE }>();
+    }
+    refuse_in_software(engine, what)
+}
+
+#[inline(always)]
+fn refuse_in_software(engine: &Engine, what: &str) -> Result<()> {
+    if IN_BODY.get() { Err(refused(engine, what)) } else { Ok(()) }
+}
+
+#[cold]
+fn refused(engine: &Engine, what: &str) -> Error {
+    let pool = engine.heap.location();
+    Error::Usage(format!("{pool}: {what} inside the body of a transaction, which it may wait for; do it before or after"))
+}

@@ -1,0 +1,75 @@
+//! What is refused in the midst of a transaction, and leaves nothing behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use towa_tx::{Addr, Error, Options, Pool, Root, Thread, TmChoice, hardware_transactions_commit};
+
+/// Every way that this machine has.
+fn ways() -> Vec<TmChoice> {
+    if !hardware_transactions_commit() {
+        eprintln!("SKIPPED: rtm (this machine commits no hardware transactions); tried: stm, lock");
+        return vec![TmChoice::Stm, TmChoice::Lock];
+    }
+    vec![TmChoice::Rtm, TmChoice::Stm, TmChoice::Lock]
+}
+
+fn options(tm: TmChoice) -> Options {
+    // Pools of parallel tests live in one process.
+    static NEXT: AtomicUsize = AtomicUsize::new(0x4180_0000_0000);
+    let base = Some(NEXT.fetch_add(1 << 30, Relaxed));
+    let medium = Some(towa_media::Kind::Ram);
+    Options { base, heap_len: 16 << 20, lanes: 8, lane_len: 256 << 10, tm, medium, ..Options::default() }
+}
+
+/// A word of 0, named `name`.
+fn word(thread: &mut Thread, name: &str) -> Addr {
+    let made = thread.transaction(|tx| {
+        let block = tx.alloc(8)?;
+        tx.init(block, &[0])?;
+        let ptr = NonNull::new(block as *mut u8).expect("an address");
+        tx.set_root(name, Some(Root { ptr, type_tag: 7, size: 8 }))?;
+        Ok(block)
+    });
+    made.unwrap()
+}
+
+/// It waited for the outer one's announcement, or its lock, for ever.
+#[test]
+fn what_would_wait_for_the_transaction_that_runs_is_refused_in_its_body() {
+    for tm in ways() {
+        let pool = Pool::volatile(&options(tm)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Pool::create(dir.path(), &options(tm)).unwrap();
+        for (pool, other) in [(&kept, &kept), (&kept, &pool), (&pool, &kept)] {
+            let (mut outer, mut inner) = (pool.register().unwrap(), other.register().unwrap());
+            let (mine, theirs) = (word(&mut outer, "outer"), word(&mut inner, "inner"));
+            let mut refused = |what: &str, call: &mut dyn FnMut(&mut Thread) -> Result<(), Error>| {
+                let result = outer.transaction(|tx| {
+                    let was = tx.read(mine)?;
+                    tx.write(mine, was + 1)?;
+                    Ok(call(&mut inner)?)
+                });
+                assert!(matches!(&result, Err(Error::Usage(why)) if why.contains(what)), "{tm:?}: {result:?}");
+            };
+            refused("a transaction", &mut |inner| inner.transaction(|tx| tx.write(theirs, 1)));
+            refused("a transaction", &mut |inner| inner.transaction(|tx| tx.read(theirs).map(|_| ())));
+            refused("a transaction", &mut |inner| inner.transaction_software(|tx| tx.write(theirs, 1)));
+            refused("`sync`", &mut |_| other.sync());
+            refused("`checkpoint`", &mut |_| other.checkpoint());
+            refused("`close`", &mut |_| other.clone().close());
+            // A body that goes on takes effect, and one that panics leaves no mark.
+            outer
+                .transaction(|tx| {
+                    assert!(inner.transaction(|tx| tx.write(theirs, 1)).is_err());
+                    tx.write(mine, 7)
+                })
+                .unwrap();
+            let panicked = catch_unwind(AssertUnwindSafe(|| outer.transaction::<()>(|_| panic!("on purpose"))));
+            assert!(panicked.is_err());
+            inner.transaction(|tx| tx.write(theirs, 2)).unwrap();
+            assert_eq!((outer.load(mine), inner.load(theirs)), (7, 2));
+        }
+    }
+}
