@@ -91,7 +91,7 @@ fn draw(random: &mut Random, ts: u64) -> Vec<Wrote> {
     let near = DATA / 8 + [0, 40, 250_000, 262_100][random.next(4) as usize];
     let run = |random: &mut Random, count: u64, in_place: bool| {
         let (first, salt) = (near + random.next(60), random.next(1 << 30));
-        Wrote { first, values: (0..count).map(|n| ts << 40 | salt + n).collect(), in_place }
+        Wrote { first, values: (0..count).map(|n| (ts << 40) | (salt + n)).collect(), in_place }
     };
     match random.next(8) {
         0..4 => (0..1 + random.next(4)).map(|_| run(random, 1, false)).collect(),
