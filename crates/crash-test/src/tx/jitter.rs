@@ -17,7 +17,10 @@ use towa_media::{Access, Allocation, Counters, Durability, Guarantee, Kind, Medi
 pub struct Jitter(pub SimMedium);
 
 #[derive(Debug)]
-struct Slow(Arc<dyn Region>);
+struct Slow {
+    region: Arc<dyn Region>,
+    is_log: bool,
+}
 
 thread_local! {
     static RNG: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(
@@ -36,6 +39,20 @@ fn linger() {
     }
 }
 
+/// Seldom, for longer than a round of the checkpointer takes: that may begin and end while a transaction has taken effect and its record
+/// is not durable yet.
+fn linger_over_a_record() {
+    if RNG.with_borrow_mut(|rng| rng.random_ratio(1, 25)) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+impl Slow {
+    fn region(name: &str, region: Arc<dyn Region>) -> Arc<dyn Region> {
+        Arc::new(Slow { region, is_log: name.starts_with("log") })
+    }
+}
+
 impl Medium for Jitter {
     fn kind(&self) -> Kind {
         self.0.kind()
@@ -50,10 +67,10 @@ impl Medium for Jitter {
         self.0.location()
     }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
-        Ok(Arc::new(Slow(self.0.create(name, len, allocation)?)))
+        Ok(Slow::region(name, self.0.create(name, len, allocation)?))
     }
     fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
-        Ok(Arc::new(Slow(self.0.open(name, access)?)))
+        Ok(Slow::region(name, self.0.open(name, access)?))
     }
     fn exists(&self, name: &str) -> Result<bool> {
         self.0.exists(name)
@@ -77,33 +94,36 @@ impl Medium for Jitter {
 
 impl Region for Slow {
     fn len(&self) -> u64 {
-        self.0.len()
+        self.region.len()
     }
     fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
-        self.0.read(off, into)
+        self.region.read(off, into)
     }
     fn store(&self, off: u64, bytes: &[u8]) -> Result<()> {
         linger();
-        self.0.store(off, bytes)
+        if self.is_log {
+            linger_over_a_record();
+        }
+        self.region.store(off, bytes)
     }
     fn write_back(&self, off: u64, len: u64) {
-        self.0.write_back(off, len);
+        self.region.write_back(off, len);
     }
     fn stream(&self, off: u64, bytes: &[u8]) -> Result<()> {
         linger();
-        self.0.stream(off, bytes)
+        self.region.stream(off, bytes)
     }
     fn fence(&self) -> Result<()> {
         linger();
-        self.0.fence()
+        self.region.fence()
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
-        self.0.reserve(off, len)
+        self.region.reserve(off, len)
     }
     fn bytes(&self) -> Option<NonNull<[u8]>> {
-        self.0.bytes()
+        self.region.bytes()
     }
     fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.0.file()
+        self.region.file()
     }
 }

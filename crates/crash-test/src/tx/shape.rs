@@ -78,7 +78,7 @@ impl Shape {
             shape.steps = 40;
             shape.allocating_percent = [0, 10, 40][rng.random_range(0..3)];
         }
-        match rng.random_range(0..8) {
+        match rng.random_range(0..9) {
             // Few threads that log much: their lanes wrap.
             0 | 1 => {
                 shape.size_max = 8000;
@@ -100,6 +100,13 @@ impl Shape {
                 shape.allocating_percent = 2;
                 shape.size_max = 60;
                 shape.checkpoint_one_in = 100;
+            }
+            // Rounds and rounds beside small transactions on few cells: what one has just written is not durable yet when it is taken.
+            4 if concurrent => {
+                shape.checkpoint_one_in = 3;
+                shape.cells = 2;
+                shape.allocating_percent = 10;
+                shape.steps = 60;
             }
             _ => {}
         }

@@ -240,7 +240,7 @@ const TRIES: u32 = 4;
 
 /// Takes the words of these lines from the working copy, waits until they are durable, and stores them into the image.
 fn bring_up(held: &mut Vec<Held>, image: &dyn Region, working: &mut dyn Working) -> Result<bool> {
-    if !held.is_empty() && !(0..TRIES).any(|_| copy(held, working)) {
+    if !held.is_empty() && !(0..TRIES).map_while(|_| copy(held, working)).any(|fits| fits) {
         return Ok(false);
     }
     let base = image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
@@ -258,11 +258,12 @@ fn bring_up(held: &mut Vec<Held>, image: &dyn Region, working: &mut dyn Working)
     Ok(true)
 }
 
-/// Copies these lines from the working copy, and takes what are headers there out of their masks. False: it must be done again, or cannot.
+/// Copies these lines from the working copy, and takes what are headers there out of their masks. False: it must be done again; `None`: it
+/// did not settle.
 ///
 /// A header that was copied is one of a block that was there then. Unless a slab was dissolved since, it still is when all that was copied
 /// has settled, and is found.
-fn copy(held: &mut [Held], working: &mut dyn Working) -> bool {
+fn copy(held: &mut [Held], working: &mut dyn Working) -> Option<bool> {
     let layout = working.layout();
     for at in 0..held.len() {
         if let Some(later) = held.get(at + AHEAD) {
@@ -271,10 +272,10 @@ fn copy(held: &mut [Held], working: &mut dyn Working) -> bool {
         held[at].words = working.line(held[at].line);
     }
     if !working.settle() {
-        return false;
+        return None;
     }
     let found = |one: &&mut Held| one.mask & HEADER != 0 && working.begins_block(one.line);
     let headers = |one: &mut Held| one.mask &= !HEADER;
     held.iter_mut().filter(|one| found(one)).for_each(headers);
-    working.layout() == layout
+    Some(working.layout() == layout)
 }

@@ -2,6 +2,7 @@
 //! record wrote.
 
 mod crash;
+mod current;
 mod deletions;
 mod killed_replayer;
 mod opening;
