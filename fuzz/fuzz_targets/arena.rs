@@ -6,15 +6,18 @@
 //! give these the sums that fit, so that the checks behind the sums have something to do. The sums are those of docs/format.md.
 #![no_main]
 
+mod bytes;
+
 use std::borrow::Borrow;
 use std::sync::{Arc, OnceLock};
 
+use bytes::{content, set, word};
 use libfuzzer_sys::fuzz_target;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_crash_test::tree::{Drawn, State, everything};
 use towa_media::sim::{Model, SimMedium};
-use towa_media::{Access, Allocation, Medium};
+use towa_media::{Allocation, Medium};
 use towa_tree::{Error, FpTree, OrderedMap, fptree};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -40,22 +43,7 @@ fn sound<K: Drawn + ?Sized>() -> Vec<u8> {
     (20..30).for_each(|n| assert!(session.remove(K::of(n).borrow()).expect("sound").is_some()));
     drop(session);
     drop(tree);
-    content(&medium)
-}
-
-fn content(medium: &SimMedium) -> Vec<u8> {
-    let region = medium.open(NAME, Access::ReadOnly).expect("the arena");
-    let mut bytes = vec![0; region.len() as usize];
-    region.read(0, &mut bytes).expect("readable");
-    bytes
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn set(bytes: &mut [u8], at: usize, word: u64) {
-    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    content(&medium, NAME)
 }
 
 /// Gives header, mark and record the sums that fit them.

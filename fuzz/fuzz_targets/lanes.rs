@@ -7,8 +7,11 @@
 //! that fits, so that the checks behind the sums have something to do. The sums are worked out here from docs/format.md alone.
 #![no_main]
 
+mod bytes;
+
 use std::sync::{Arc, OnceLock};
 
+use bytes::{content, set, word};
 use libfuzzer_sys::fuzz_target;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -16,7 +19,7 @@ use towa_heap::lanes::Replayer;
 use towa_heap::superblock::Door;
 use towa_heap::{Heap, OpenOptions, names, verify};
 use towa_media::sim::{EventKind, Model, SimMedium};
-use towa_media::{Access, Allocation, Medium};
+use towa_media::{Allocation, Medium};
 use towa_tree::{BpTree, Session};
 use towa_tx::{Checkpointer, Options, Pool, TmChoice, Tx};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -85,21 +88,6 @@ fn sound() -> &'static Files {
 
 fn key(n: u64) -> Vec<u8> {
     n.to_be_bytes()[4..].repeat(1 + n as usize % 2)
-}
-
-fn content(medium: &SimMedium, name: &str) -> Vec<u8> {
-    let region = medium.open(name, Access::ReadOnly).expect("a file of the pool");
-    let mut bytes = vec![0; region.len() as usize];
-    region.read(0, &mut bytes).expect("readable");
-    bytes
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn set(bytes: &mut [u8], at: usize, word: u64) {
-    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
 /// Where the cut that counts is, for who believes the sequence numbers.

@@ -9,26 +9,7 @@
 #include <towa_tx.hpp>
 #include <vector>
 
-static int failures;
-static std::string path;
-
-#define EXPECT(...)                                                                                                                \
-    do {                                                                                                                           \
-        if (!(__VA_ARGS__)) {                                                                                                      \
-            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #__VA_ARGS__);                                         \
-            failures++;                                                                                                            \
-        }                                                                                                                          \
-    } while (0)
-#define EXPECT_THROW(type, ...)                                                                                                    \
-    do {                                                                                                                           \
-        bool thrown_ = false;                                                                                                      \
-        try {                                                                                                                      \
-            __VA_ARGS__;                                                                                                           \
-        } catch (const type &e) {                                                                                                  \
-            thrown_ = std::strlen(e.what()) > 0;                                                                                   \
-        }                                                                                                                          \
-        EXPECT(thrown_ && #type && #__VA_ARGS__);                                                                                  \
-    } while (0)
+#include "expect.hpp"
 
 struct cells {
     std::uint64_t a, b;
