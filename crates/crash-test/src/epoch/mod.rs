@@ -170,7 +170,12 @@ fn crash_recovery(trace: &Trace, seed: u64, epoch: u64, history: &History) -> Re
 pub fn kill(trace: &Trace, events: usize, seed: u64, history: &History) -> Result<usize, String> {
     let medium = trace.killed_after(events);
     let place = |what: String| format!("process killed after {events} events: {what}");
-    let Some(epoch) = check_image(&medium, &medium.trace().notes(), history).map_err(place)? else { return Ok(1) };
+    let notes = medium.trace().notes();
+    if let Some(last) = notes.last() {
+        // From here on a pool that was closed is being opened: what was durable is, but it need not be clean.
+        medium.note(last & !world::CLOSED);
+    }
+    let Some(epoch) = check_image(&medium, &notes, history).map_err(place)? else { return Ok(1) };
     medium.note(epoch);
     let coverage = Explorer::new(medium.trace(), seed)
         .starting_at(events)
