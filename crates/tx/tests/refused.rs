@@ -1,19 +1,13 @@
 //! What is refused in the midst of a transaction, and leaves nothing behind.
 
+mod ways;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use towa_tx::{Addr, Error, Options, Pool, Root, Thread, TmChoice, hardware_transactions_commit};
-
-/// Every way that this machine has.
-fn ways() -> Vec<TmChoice> {
-    if !hardware_transactions_commit() {
-        eprintln!("SKIPPED: rtm (this machine commits no hardware transactions); tried: stm, lock");
-        return vec![TmChoice::Stm, TmChoice::Lock];
-    }
-    vec![TmChoice::Rtm, TmChoice::Stm, TmChoice::Lock]
-}
+use towa_tx::{Addr, Error, Options, Pool, Root, Thread, TmChoice};
+use ways::ways;
 
 fn options(tm: TmChoice) -> Options {
     // Pools of parallel tests live in one process.

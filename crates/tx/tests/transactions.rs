@@ -1,19 +1,13 @@
 //! What a transaction promises, on every way of running one: atomic, isolated, durable when the call returns.
 
+mod ways;
+
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use towa_tx::{Abort, Addr, Checkpointer, Commit, Error, Options, Pool, Root, Thread, TmChoice, hardware_transactions_commit};
-
-/// Every way that this machine has.
-fn ways() -> Vec<TmChoice> {
-    if !hardware_transactions_commit() {
-        eprintln!("SKIPPED: rtm (this machine commits no hardware transactions); tried: stm, lock");
-        return vec![TmChoice::Stm, TmChoice::Lock];
-    }
-    vec![TmChoice::Rtm, TmChoice::Stm, TmChoice::Lock]
-}
+use ways::ways;
 
 fn options(tm: TmChoice) -> Options {
     // Pools of parallel tests live in one process, and are opened again where they were.

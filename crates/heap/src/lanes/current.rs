@@ -20,6 +20,7 @@
 use towa_media::{LINE, Region, persist};
 
 use super::dirty::DirtyLines;
+use super::first_byte;
 use super::record::{LINE_WORDS, Words};
 use super::replay::Sink;
 use crate::Result;
@@ -243,7 +244,7 @@ fn bring_up(held: &mut Vec<Held>, image: &dyn Region, working: &mut dyn Working)
     if !held.is_empty() && !(0..TRIES).map_while(|_| copy(held, working)).any(|fits| fits) {
         return Ok(false);
     }
-    let base = image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
+    let base = first_byte(image);
     for (at, one) in held.iter().enumerate() {
         if let Some(later) = held.get(at + AHEAD) {
             persist::prefetch(base.wrapping_add(later.line as usize * LINE));

@@ -105,11 +105,16 @@ pub struct Lanes {
     mapped: usize,
 }
 
+/// Where a region is mapped, to have lines of it fetched; null where it is not.
+fn first_byte(region: &dyn Region) -> *const u8 {
+    region.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const())
+}
+
 impl Lanes {
     pub(crate) fn new(medium: &dyn Medium, region: Arc<dyn Region>, geometry: Geometry, generation: u64) -> Lanes {
         let seeds = (0..geometry.count).map(|lane| record::lane_seed(&geometry.uuid, generation, lane)).collect();
         let provided = (0..geometry.count).map(|_| AtomicBool::new(false)).collect();
-        let mapped = region.bytes().map_or(0, |bytes| bytes.as_ptr().addr());
+        let mapped = first_byte(&*region).addr();
         Lanes { region, pool: medium.location(), generation, seeds, provided, mapped, geometry }
     }
 

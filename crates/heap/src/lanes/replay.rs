@@ -23,7 +23,7 @@ use super::cursor::{Cursor, merge};
 use super::dirty::DirtyLines;
 use super::record::Words;
 use super::recover::says;
-use super::{Cut, Geometry, record};
+use super::{Cut, Geometry, first_byte, record};
 use crate::alloc::CHUNK;
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Heap, Result};
@@ -210,7 +210,7 @@ impl Replayer {
         let of = dirty.len() as u64;
         let image = &*self.image;
         let one_share = |share: u64, dirty: &mut DirtyLines, pause: &mut dyn FnMut()| -> Result<(Outcome, u64)> {
-            let outcome = self.visit(heads, upto, pause, &mut Share { image, dirty, share, of })?;
+            let outcome = self.visit(heads, upto, pause, &mut Share { image, mapped: first_byte(image), dirty, share, of })?;
             let lines = dirty.write_back(image);
             // A fence is for what its own thread wrote.
             image.fence()?;
@@ -313,6 +313,8 @@ pub(super) trait Sink {
 /// One thread's share of the image.
 struct Share<'r> {
     image: &'r dyn Region,
+    /// Where it is mapped.
+    mapped: *const u8,
     dirty: &'r mut DirtyLines,
     share: u64,
     of: u64,
@@ -335,8 +337,7 @@ impl Sink for Share<'_> {
 
     #[inline]
     fn ahead(&mut self, word: u64) {
-        let image = self.image.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const());
-        persist::prefetch(image.wrapping_add(word.wrapping_mul(8) as usize));
+        persist::prefetch(self.mapped.wrapping_add(word.wrapping_mul(8) as usize));
     }
 }
 
