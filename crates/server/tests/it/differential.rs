@@ -2,7 +2,8 @@
 //!
 //! Left out on purpose, because memcached's answer is a bug or a matter of its slabs: `T` in a `ma` that makes the number longer
 //! (memcached sets the time of the item it has just replaced), side effects of commands that are refused for a later flag, `me`'s
-//! class and size, `l`'s exact seconds. CAS ids are each server's own and compared by place.
+//! class and size, `l`'s exact seconds, counting with numbers from 2^63 on in random histories (memcached then looks for a minus sign
+//! beyond the item's end, and what lies there decides whether it says "non-numeric"). CAS ids are each server's own and compared by place.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -369,8 +370,10 @@ fn random_request(random: &mut StdRng) -> String {
         "-0",
         "99999999999999999999",
     ];
+    // All that a history of 8000 steps can add to it stays below 2^63.
+    const LARGE: &str = "9007199254740993";
     const TIMES: [&str; 7] = ["0", "100", "1000", "-1", "2592001", "x", "0"];
-    const VALUES: [&str; 8] = ["", "x", "12", "99", "value", "7 ", "18446744073709551615", "abcdefghijklmnopqrstuvwxyz"];
+    const VALUES: [&str; 9] = ["", "x", "12", "99", "value", "7 ", LARGE, "99999999999999999999", "abcdefghijklmnopqrstuvwxyz"];
     let r = random;
     let key = *KEYS.choose(r).unwrap();
     let number = *NUMBERS.choose(r).unwrap();
@@ -395,7 +398,10 @@ fn random_request(random: &mut StdRng) -> String {
         7 => format!("gets {key}\r\n"),
         8 => format!("gat {time} {key}\r\n"),
         9 => format!("touch {key} {time}{noreply}\r\n"),
-        10 | 11 => format!("{} {key} {number}{noreply}\r\n", ["incr", "decr"].choose(r).unwrap()),
+        10 | 11 => {
+            let by = if number == "18446744073709551615" { LARGE } else { number };
+            format!("{} {key} {by}{noreply}\r\n", ["incr", "decr"].choose(r).unwrap())
+        }
         12 => format!("delete {key}{noreply}\r\n"),
         13 if r.random_ratio(1, 10) => format!("flush_all{noreply}\r\n"),
         13 | 14 => format!(
