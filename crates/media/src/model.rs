@@ -170,12 +170,24 @@ fn to_ticks(ns: f64) -> u64 {
 fn ticks_per_ns() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     *RATE.get_or_init(|| {
-        let (start, first) = (Instant::now(), ticks());
+        let (start, first) = both_clocks();
         while start.elapsed() < Duration::from_millis(5) {
             std::hint::spin_loop();
         }
-        (ticks() - first) as f64 / start.elapsed().as_nanos() as f64
+        let (end, last) = both_clocks();
+        (last - first) as f64 / (end - start).as_nanos() as f64
     })
+}
+
+/// The two clocks at the same time: of some readings the closest, as this thread may lose its processor in between.
+fn both_clocks() -> (Instant, u64) {
+    let reading = || {
+        let before = ticks();
+        let now = Instant::now();
+        (ticks() - before, now, before)
+    };
+    let (_, now, before) = (0..10).map(|_| reading()).min_by_key(|reading| reading.0).expect("ten");
+    (now, before)
 }
 
 /// A clock that is cheap enough to wait for a few nanoseconds by.
