@@ -226,10 +226,12 @@ fn bank_keeps_every_transfer() {
             let durable = run_and_kill(&program, &pool, &[], 2, pause(round));
             // It fails if money was lost or made.
             let count: u64 = text(&program, &pool, &["show"]).trim().parse().expect("a number");
-            let expected = durable.max(before + 1);
+            // A round may add nothing: killed soon, with nothing but transfers of more than there was.
+            let expected = durable.max(before);
             assert!(count >= expected, "kill {round}: {count} transfers, but {expected} had been called durable");
             before = count;
         }
+        assert!(before > 0, "no money has moved in {ROUNDS} rounds");
     }
 }
 
