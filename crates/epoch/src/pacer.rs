@@ -153,41 +153,38 @@ fn set_scheduling(shares_core: bool) {
 mod tests {
     use super::*;
 
-    /// What a run of `lines` lines at `ns` each sleeps for, in milliseconds.
-    fn slept_ms(pacer: &mut Pacer, lines: u64, interval_ms: u64) -> u128 {
+    /// A pacer that has begun a run of `lines` lines, at 50 ns each.
+    fn begun(lines: u64, interval_ms: u64) -> Pacer {
+        let mut pacer = Pacer::new();
         pacer.begin(lines, Duration::from_millis(interval_ms));
-        let began = Instant::now();
-        let mut busy = Duration::ZERO;
-        while busy < Duration::from_millis(5) {
-            let from = Instant::now();
-            while from.elapsed() < Duration::from_micros(50) {}
-            busy += from.elapsed();
-            pacer.tick(true);
-        }
-        pacer.end();
-        (began.elapsed() - busy).as_millis()
+        pacer
     }
 
     #[test]
     fn small_epochs_are_stretched_and_large_ones_are_not() {
-        let mut pacer = Pacer::new();
-        // 100,000 lines at 50 ns: 5 ms of work in an interval of 100: stretched.
-        assert!(slept_ms(&mut pacer, 100_000, 100) >= 10);
-        // 2,000,000 lines at 50 ns: more work than interval. A busy machine may hold it up, but not each time.
-        assert!((0..20).any(|_| slept_ms(&mut Pacer::new(), 2_000_000, 100) == 0));
+        // 5 ms of work in an interval of 100: stretched over most of it.
+        let mut pacer = begun(100_000, 100);
+        assert!((10.0..20.0).contains(&pacer.sleep_ratio), "{pacer:?}");
+        let began = Instant::now();
+        let mut busy = Duration::ZERO;
+        for _ in 0..40 {
+            let from = Instant::now();
+            while from.elapsed() < SLICE {}
+            busy += from.elapsed();
+            pacer.tick(true);
+        }
+        // Each slice of work is followed by a millisecond's sleep. Much less is asked for: on a busy machine a slice may pass without
+        // work.
+        assert!(began.elapsed() - busy >= Duration::from_millis(5), "{:?} of {busy:?}", began.elapsed());
+        // More work than interval.
+        assert_eq!(begun(2_000_000, 100).sleep_ratio, 0.0);
     }
 
     #[test]
     fn hurry_ends_the_sleeping() {
-        let ticked = || {
-            let mut pacer = Pacer::new();
-            pacer.begin(10_000, Duration::from_millis(100));
-            pacer.hurry();
-            std::thread::sleep(Duration::from_millis(1));
-            let began = Instant::now();
-            pacer.tick(true);
-            began.elapsed()
-        };
-        assert!((0..20).any(|_| ticked() < Duration::from_micros(500)));
+        let mut pacer = begun(10_000, 100);
+        assert!(pacer.sleep_ratio > 0.0);
+        pacer.hurry();
+        assert_eq!(pacer.sleep_ratio, 0.0);
     }
 }
