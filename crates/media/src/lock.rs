@@ -15,6 +15,30 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use crate::directory::{Directory, LOCK, result};
 use crate::{Error, Result};
 
+/// A lock, let go when dropped.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    /// Whoever took it. A child that was forked has a copy, and its end must not be the end of the lock.
+    process: u32,
+}
+
+impl Held {
+    fn new(file: File) -> Held {
+        Held { file, process: std::process::id() }
+    }
+}
+
+impl Drop for Held {
+    /// Closing is not enough: between `fork` and `exec` of another thread there is a copy of the descriptor, which would keep the lock.
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: a call on a descriptor that we own.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
+    }
+}
+
 impl Directory {
     /// Takes the lock, or fails with [`Error::Busy`].
     ///
@@ -29,7 +53,7 @@ impl Directory {
             Some(held) => Ok(Box::new(held)),
             None => {
                 let file = self.open_at(LOCK, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK)?;
-                if self.flock(&file, libc::LOCK_EX)? { Ok(Box::new(file)) } else { Err(self.busy()) }
+                if self.flock(&file, libc::LOCK_EX)? { Ok(Box::new(Held::new(file))) } else { Err(self.busy()) }
             }
         }
     }
@@ -42,7 +66,7 @@ impl Directory {
         }
         match self.open_note()? {
             Some(file) if !self.flock(&file, libc::LOCK_SH)? => Err(self.busy()),
-            Some(file) => Ok(Box::new(file)),
+            Some(file) => Ok(Box::new(Held::new(file))),
             None => Ok(Box::new(())),
         }
     }
@@ -57,11 +81,11 @@ impl Directory {
         // Where the lock is this file's, we hold it already by another descriptor.
         let _ = self.flock(&file, libc::LOCK_EX);
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));
-        Box::new(file)
+        Box::new(Held::new(file))
     }
 
     /// Locks the directory; `None` where the file system cannot.
-    fn lock_self(&self, how: libc::c_int) -> Result<Option<File>> {
+    fn lock_self(&self, how: libc::c_int) -> Result<Option<Held>> {
         // A descriptor of its own, so that it conflicts with other locks of this process.
         // SAFETY: the name is NUL-terminated; the descriptor returned is ours alone.
         let fd =
@@ -72,7 +96,7 @@ impl Directory {
         // SAFETY: `fd` was just opened and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         match self.flock(&file, how) {
-            Ok(true) => Ok(Some(file)),
+            Ok(true) => Ok(Some(Held::new(file))),
             Ok(false) => Err(self.busy()),
             Err(Error::Io { source, .. })
                 if matches!(source.raw_os_error(), Some(libc::EBADF | libc::EINVAL | libc::EOPNOTSUPP)) =>
@@ -154,6 +178,35 @@ mod tests {
         assert!(matches!(two.lock_to_read(), Err(Error::Busy { .. })));
         drop(held);
         two.lock().unwrap();
+    }
+
+    /// As while another thread starts a program: its child has our descriptors until it calls `exec`.
+    #[test]
+    fn a_copy_in_a_forked_child_keeps_nothing_and_lets_go_of_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let held = (directory.lock().unwrap(), directory.sign());
+        // SAFETY: the children make system calls only: the first drops its copies (a look at the process number, flock, close), the
+        // second waits to be killed. Both are waited for.
+        unsafe {
+            let drops = libc::fork();
+            if drops == 0 {
+                drop(held);
+                libc::_exit(0);
+            }
+            libc::waitpid(drops, std::ptr::null_mut(), 0);
+            assert!(matches!(directory.lock(), Err(Error::Busy { .. })), "a child's end was the end of the lock");
+            let keeps = libc::fork();
+            if keeps == 0 {
+                libc::pause();
+                libc::_exit(0);
+            }
+            drop(held);
+            let again = directory.lock().map(|_| ());
+            libc::kill(keeps, libc::SIGKILL);
+            libc::waitpid(keeps, std::ptr::null_mut(), 0);
+            again.unwrap();
+        }
     }
 
     #[test]
