@@ -223,15 +223,14 @@ fn bank_keeps_every_transfer() {
         let pool = dir.path().join("pool");
         let mut before = 0;
         for round in 0..ROUNDS {
-            let durable = run_and_kill(&program, &pool, &[], 2, pause(round));
+            // Not at the first line: a transfer of more than there is adds nothing. Of twenty some are done.
+            let durable = run_and_kill(&program, &pool, &[], 22, pause(round));
             // It fails if money was lost or made.
             let count: u64 = text(&program, &pool, &["show"]).trim().parse().expect("a number");
-            // A round may add nothing: killed soon, with nothing but transfers of more than there was.
-            let expected = durable.max(before);
+            let expected = durable.max(before + 1);
             assert!(count >= expected, "kill {round}: {count} transfers, but {expected} had been called durable");
             before = count;
         }
-        assert!(before > 0, "no money has moved in {ROUNDS} rounds");
     }
 }
 

@@ -19,10 +19,18 @@ fn given(name: &str, otherwise: u64) -> u64 {
 
 fn swept(which: Which) {
     let images = given("TOWA_IMAGES", 12_000) as usize;
+    // Few worlds: with some seeds all have room, and then others are asked.
+    let seed = given("TOWA_SEED", 1);
+    let refused = (seed..seed + 10).map(|seed| swept_with(which, seed, images)).find(|refused| *refused > 0);
+    assert!(refused.is_some(), "small heaps and arenas have refused something");
+}
+
+/// How many operations were refused.
+fn swept_with(which: Which, seed: u64, images: usize) -> usize {
     let mut refused = 0;
     for model in [Model::Line, Model::File] {
         let start = std::time::Instant::now();
-        let settings = Settings { seed: given("TOWA_SEED", 1), images: images / 2, model: Some(model) };
+        let settings = Settings { seed, images: images / 2, model: Some(model) };
         let report = sweep(&settings, which, &mut |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
         println!("{which:?}, {model:?}, {:?}: {report:?}", start.elapsed());
         assert!(report.images_in_recovery > 0 && report.images_after_kill > 0 && report.exhaustive_points > 0, "{report:?}");
@@ -30,8 +38,7 @@ fn swept(which: Which) {
         assert_eq!(report.images_of_bptree, if which == Which::BpTree { report.images } else { 0 });
         refused += report.refused;
     }
-    // Few worlds: with another seed all may have room.
-    assert!(refused > 0 || std::env::var_os("TOWA_SEED").is_some(), "small heaps and arenas have refused something");
+    refused
 }
 
 #[test]

@@ -7,8 +7,7 @@
 //!
 //! So nothing lost is older than the interval (or the checkpoint before it, where that took longer) and the checkpoint that the kill
 //! cut short. Both are measured: checkpoints that ended by the server's own `checkpoint_us_max`, the one under way by when its epoch
-//! was first seen. To that comes what the machine keeps everybody waiting, measured by a thread that does nothing but sleep, and gives
-//! way to others as the server's persister does.
+//! was first seen. To that comes what the machine keeps everybody waiting, measured by a thread that does nothing but sleep.
 
 use std::time::{Duration, Instant};
 
@@ -61,9 +60,6 @@ impl Watched {
 pub fn watch(address: &str, stop: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
     let Ok(mut connection) = Connection::open(address) else { return watched };
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: a number and a live struct. Where it is refused, the thread waits less.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const priority) };
     let mut before = Instant::now();
     while !stop.load(Relaxed) {
         let Some(sample) = ask(&mut connection) else { break };

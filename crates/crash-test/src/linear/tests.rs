@@ -311,24 +311,20 @@ fn a_map_behind_a_lock_is_linearizable() {
     }
 }
 
-#[test]
-fn an_upsert_in_two_steps_is_caught() {
-    // Threads must meet for it: on a busy machine that may take some runs.
-    let caught = (0..40).any(|seed| {
-        let plan = Plan { seed, ops: 4000, ..Plan::default() };
-        verdict::<u64>(Fault::UpsertInTwoSteps, &plan).is_err()
-    });
+/// Threads must meet for a fault to show: on a busy machine that may take some runs.
+fn must_be_caught(fault: Fault, plan: &Plan) {
+    let caught = (0..40).any(|seed| verdict::<u64>(fault, &Plan { seed, ..*plan }).is_err());
     assert!(caught, "forty runs, and nothing was seen");
 }
 
 #[test]
+fn an_upsert_in_two_steps_is_caught() {
+    must_be_caught(Fault::UpsertInTwoSteps, &Plan { ops: 4000, ..Plan::default() });
+}
+
+#[test]
 fn a_scan_that_gives_the_dead_is_caught() {
-    // Threads must meet for it: on a busy machine that may take some runs.
-    let caught = (0..40).any(|seed| {
-        let plan = Plan { seed, ops: 4000, scan_every: 4, ..Plan::default() };
-        verdict::<u64>(Fault::ScanOfTheDead, &plan).is_err()
-    });
-    assert!(caught, "forty runs, and nothing was seen");
+    must_be_caught(Fault::ScanOfTheDead, &Plan { ops: 4000, scan_every: 4, ..Plan::default() });
 }
 
 #[test]

@@ -370,7 +370,7 @@ fn random_request(random: &mut StdRng) -> String {
         "-0",
         "99999999999999999999",
     ];
-    // All that a history of 8000 steps can add to it stays below 2^63.
+    // What a history adds to it, or puts beside it, hardly ever comes to 2^63.
     const LARGE: &str = "9007199254740993";
     const TIMES: [&str; 7] = ["0", "100", "1000", "-1", "2592001", "x", "0"];
     const VALUES: [&str; 9] = ["", "x", "12", "99", "value", "7 ", LARGE, "99999999999999999999", "abcdefghijklmnopqrstuvwxyz"];
