@@ -25,6 +25,7 @@ mod detect;
 mod directory;
 mod error;
 mod file;
+pub mod files;
 mod lock;
 mod mapped;
 mod mapping;

@@ -1,0 +1,49 @@
+//! Durability of plain files and directories, for doors whose bytes lie in files of their own rather than in the regions of a medium.
+//!
+//! What must always hold: these functions return without an error only when what they name is durable; and after an error nothing is
+//! known of the file, which the caller must give up (the kernel drops dirty pages after a failed sync, so that trying again tells
+//! nothing).
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use crate::Error;
+use crate::directory::Directory;
+
+/// Makes the bytes and the length of `file` durable; of a directory, its names.
+pub fn sync(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+/// Makes the names in directory `path` durable: what was created, renamed or removed in it.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// [`sync_dir`], and the names that lead to `path` on its file system: for a directory that has just been made.
+pub fn sync_dir_and_above(path: &Path) -> io::Result<()> {
+    Directory::open(path, false).and_then(|directory| directory.sync()).map_err(|error| match error {
+        Error::Io { source, .. } => source,
+        Error::Full { .. } => io::ErrorKind::StorageFull.into(),
+        Error::NotFound { .. } => io::ErrorKind::NotFound.into(),
+        other => io::Error::other(other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_synced_and_what_is_not_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let file = File::create(&path).unwrap();
+        sync(&file).unwrap();
+        sync_dir(dir.path()).unwrap();
+        sync_dir_and_above(dir.path()).unwrap();
+        assert_eq!(sync_dir(&dir.path().join("b")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(sync_dir_and_above(&dir.path().join("b")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
