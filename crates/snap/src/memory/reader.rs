@@ -1,0 +1,105 @@
+//! Pages of another process are read.
+//!
+//! The fast way is process_vm_readv, hundreds of ranges a call. It respects the permissions of mappings; what it refuses is read from
+//! `/proc/PID/mem`, which does not (PROT_NONE memory has content, too). What neither can read is not there any more: the process has
+//! unmapped it since it was looked for. While the process runs that is nothing to worry about, its next round will tell; the caller
+//! decides.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Error, Refusal, Result};
+use crate::pages::{PAGE, PageSet, Pages};
+use crate::sys::vm;
+
+/// Reads the memory that a process has when it is made.
+pub struct Reader {
+    pid: i32,
+    mem: File,
+}
+
+impl Reader {
+    /// For process `pid`.
+    pub fn open(pid: i32) -> Result<Reader> {
+        let path = format!("/proc/{pid}/mem");
+        let mem = File::open(&path).map_err(|err| match err.kind() {
+            ErrorKind::NotFound => Error::Gone { pid },
+            ErrorKind::PermissionDenied => {
+                Error::NotPermitted { pid, what: "reading its memory", remedy: "be the same user and allowed to trace it, or root" }
+            }
+            // It is there, and has none.
+            _ if err.raw_os_error() == Some(libc::ESRCH) && std::path::Path::new(&path).exists() => {
+                let what = "has no memory of its own: a kernel thread, or it is just ending";
+                Error::Refused { pid, what: vec![Refusal { place: "process".into(), what: what.into() }] }
+            }
+            _ if err.raw_os_error() == Some(libc::ESRCH) => Error::Gone { pid },
+            _ => Error::io(path, err),
+        })?;
+        Ok(Reader { pid, mem })
+    }
+
+    /// Reads `ranges` into `into`, one behind the other. The pages that could not be read are told; their bytes in `into` mean nothing.
+    pub fn read(&self, ranges: &[Pages], into: &mut [u8]) -> Result<PageSet> {
+        let mut missed = PageSet::new();
+        let mut into = into;
+        for batch in ranges.chunks(vm::MOST_RANGES) {
+            let bytes = batch.iter().map(|range| (range.end - range.start) * PAGE).sum::<u64>() as usize;
+            let (mine, rest) = into.split_at_mut(bytes);
+            self.batch(batch, mine, &mut missed)?;
+            into = rest;
+        }
+        Ok(missed)
+    }
+
+    fn batch(&self, ranges: &[Pages], into: &mut [u8], missed: &mut PageSet) -> Result<()> {
+        let read = match vm::read_pages(self.pid, ranges, into) {
+            Ok(bytes) => bytes,
+            Err(err) => match err.raw_os_error() {
+                Some(libc::EFAULT) => 0,
+                Some(libc::ESRCH) => return Err(Error::Gone { pid: self.pid }),
+                _ => return Err(Error::io(format!("reading memory of process {}", self.pid), err)),
+            },
+        };
+        let mut done = read as u64 / PAGE; // a page that was read in part is read again
+        if read == into.len() {
+            return Ok(());
+        }
+        // The range that could not be read is read to its end in the other way, then the fast way goes on.
+        let mut at = 0;
+        for (index, range) in ranges.iter().enumerate() {
+            let pages = range.end - range.start;
+            if done >= pages {
+                done -= pages;
+                at += (pages * PAGE) as usize;
+                continue;
+            }
+            let (mine, rest) = into[at..].split_at_mut((pages * PAGE) as usize);
+            self.forced(range.start + done..range.end, &mut mine[(done * PAGE) as usize..], missed)?;
+            return if rest.is_empty() { Ok(()) } else { self.batch(&ranges[index + 1..], rest, missed) };
+        }
+        Ok(())
+    }
+
+    /// Through `/proc/PID/mem`, whatever the permissions.
+    fn forced(&self, pages: Pages, into: &mut [u8], missed: &mut PageSet) -> Result<()> {
+        let mut page = pages.start;
+        while page < pages.end {
+            let at = ((page - pages.start) * PAGE) as usize;
+            match self.mem.read_at(&mut into[at..], page * PAGE) {
+                Ok(bytes) if bytes as u64 >= PAGE => page += bytes as u64 / PAGE,
+                // Nothing there; no bytes at all if the process has called exec or ended.
+                Ok(_) => {
+                    missed.push(page..page + 1);
+                    page += 1;
+                }
+                Err(err) if matches!(err.raw_os_error(), Some(libc::EIO | libc::EFAULT)) => {
+                    missed.push(page..page + 1);
+                    page += 1;
+                }
+                Err(err) => return Err(Error::io(format!("reading memory of process {}", self.pid), err)),
+            }
+        }
+        Ok(())
+    }
+}

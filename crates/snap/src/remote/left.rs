@@ -1,0 +1,94 @@
+//! What tools that were killed have left in a process: stubs, whole, that nobody will ask for anything any more.
+//!
+//! ```text
+//!   ... │ r-x  code, ours to the byte │ rw-  table, scratch, state │ ...      without a name, without a file
+//! ```
+//!
+//! What must always hold: a stub is used again or unmapped only if its tool is dead ([`Claim`] says so) and no thread stands in it or
+//! will return to it. A thread that was in it when its tool died leaves it by itself, mostly within microseconds; on the way a signal
+//! may take it elsewhere, to a handler that returns into the stub: then the stub's address lies on its stack. What looks like that is left for
+//! the next one to clear away.
+//!
+//! Two things cannot be told from the program's own: memory that was mapped for a stub and has no code yet (its tool died within the
+//! few microseconds between three system calls), and a stub of another version of this program. They stay, and do no harm.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use super::{LEN, PAGE, arch};
+use crate::error::Result;
+use crate::memory::maps::{self, Mapping};
+use crate::sys::memory;
+use crate::sys::ptrace::{self, Tid};
+
+/// How far above the stack pointer a signal handler's way back is looked for.
+const NEAR: u64 = 1 << 20;
+
+/// Says that a living tool has a stub in a process. It goes with the tool, however that ends.
+#[derive(Debug)]
+pub struct Claim(Option<File>);
+
+impl Claim {
+    /// On a process. Tools that see it through another mount of procfs (in a container, say) do not see each other; so a stub is looked
+    /// at before each use (`Stub::choose_signal`).
+    pub fn open(pid: Tid) -> Claim {
+        Claim(File::open(format!("/proc/{pid}")).ok())
+    }
+
+    /// Makes the claim, and says whether nobody else has one. Only while the process stands still for the caller: so two tools are
+    /// never here at a time, and none finds another between its two steps.
+    pub fn alone(&self) -> bool {
+        let Some(file) = &self.0 else { return false };
+        // SAFETY: numbers only.
+        let lock = |how| unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 };
+        let alone = lock(libc::LOCK_EX);
+        lock(libc::LOCK_SH) && alone
+    }
+}
+
+/// Addresses of the stubs in a process, whose `threads` (all of them) stand still, that none of these will ever come back to.
+pub fn free(pid: Tid, threads: &[Tid]) -> Result<Vec<u64>> {
+    let mappings = maps::read(pid)?;
+    let found: Vec<u64> = mappings.windows(2).filter_map(|pair| base(pid, &pair[0], &pair[1])).collect();
+    if found.is_empty() {
+        return Ok(found);
+    }
+    let mut used = Vec::new();
+    for tid in threads {
+        used.extend(leads_to(pid, &mappings, &ptrace::registers(*tid)?));
+    }
+    let is_used = |base: &u64| used.iter().any(|address| (*base..base + LEN).contains(address));
+    Ok(found.into_iter().filter(|base| !is_used(base)).collect())
+}
+
+/// The address of the stub whose code ends `code` and whose data begins `data`.
+fn base(pid: Tid, code: &Mapping, data: &Mapping) -> Option<u64> {
+    let nobodys = |mapping: &Mapping| !mapping.shared && mapping.inode == 0 && mapping.name.is_empty();
+    let (end, room) = (code.pages.end * PAGE, (data.pages.end - data.pages.start) * PAGE);
+    let fits = code.prot == libc::PROT_READ | libc::PROT_EXEC
+        && data.prot == libc::PROT_READ | libc::PROT_WRITE
+        && data.pages.start == code.pages.end
+        && room >= LEN - PAGE;
+    (fits && nobodys(code) && nobodys(data) && holds_code(pid, end - PAGE)).then_some(end - PAGE)
+}
+
+/// Whether the stub's code is at that address of a process.
+pub fn holds_code(pid: Tid, at: u64) -> bool {
+    let mut there = vec![0; arch::code().len()];
+    memory::read(pid, at, &mut there).is_ok() && there == arch::code()
+}
+
+/// Where a thread with these registers may come to: where it stands, and each address on its stack that somebody may return to.
+fn leads_to(pid: Tid, mappings: &[Mapping], registers: &ptrace::Registers) -> Vec<u64> {
+    let rsp = registers.rsp & !7;
+    let stack = mappings.iter().find(|mapping| mapping.pages.contains(&(rsp / PAGE)));
+    let near: Range<u64> = stack.map_or(rsp..rsp, |stack| rsp..(stack.pages.end * PAGE).min(rsp + NEAR));
+    let mut bytes = vec![0; (near.end - near.start) as usize];
+    let mut all = vec![registers.rip];
+    // Not to be read: then there is nothing to return to, either.
+    if memory::read(pid, near.start, &mut bytes).is_ok() {
+        all.extend(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))));
+    }
+    all
+}

@@ -1,0 +1,134 @@
+//! Programs that are started again from a checkpoint, and go on as if nothing had been.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use support::compile;
+use towa_snap::store::{Store, Which};
+use towa_snap::take::Target;
+
+/// Restarts in a process of its own, as the tool does; `TOWA_TEST_RESTART` names the store.
+#[test]
+fn restarter() {
+    let Ok(dir) = std::env::var("TOWA_TEST_RESTART") else { return };
+    let checkpoint = Store::open(dir).unwrap().open_checkpoint(Which::Newest).unwrap();
+    let restarted = towa_snap::restart::restart(
+        &checkpoint,
+        &towa_snap::restart::Options { files: towa_snap::restart::Files::Rewind, ..Default::default() },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(restarted.pid, &raw mut status, 0) };
+    std::process::exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 100 + libc::WTERMSIG(status) });
+}
+
+fn restart(store: &Store) -> (std::process::Child, BufReader<OwnedFdReader>) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "restarter", "--nocapture", "--test-threads", "1"]);
+    command.env("TOWA_TEST_RESTART", store.dir()).stdin(Stdio::null()).stdout(OwnedFd::from(writer));
+    (command.spawn().unwrap(), BufReader::new(reader))
+}
+
+type OwnedFdReader = std::io::PipeReader;
+
+/// Takes a checkpoint of a program that has said "ready", kills it, restarts it, makes `file` appear; it must say that it was kept.
+fn is_kept(name: &str, args: &[&str], dir: &std::path::Path, file: &str, user: Option<u32>) {
+    let Some(program) = compile(name, dir, &[]) else { return };
+    let store = Store::open_or_create(dir.join("store")).unwrap();
+    {
+        let mut command = Command::new(&program);
+        command.args(args);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let mut target = support::Running::spawn(command);
+        assert_eq!(target.line(), "ready");
+        let mut taker = Target::open(target.pid(), None).unwrap();
+        println!("{:?}", taker.take(&store).unwrap());
+        // It ends here, by SIGKILL.
+    }
+    let (mut child, out) = restart(&store);
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::write(dir.join(file), "").unwrap();
+    let lines: Vec<String> = out.lines().map(|line| line.unwrap()).collect();
+    let status = child.wait().unwrap();
+    assert!(lines.iter().any(|line| line.ends_with("kept")), "{status}: {lines:?}");
+    assert!(status.success(), "{status}: {lines:?}");
+}
+
+#[test]
+fn a_process_keeps_what_the_kernel_had_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("go-on");
+    is_kept("keeps", &[file.to_str().unwrap()], dir.path(), "go-on", None);
+}
+
+/// A program whose code is another now, and a checkpoint that was to be used once only.
+#[test]
+fn what_was_exchanged_or_used_up_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile("busy", dir.path(), &[]) else { return };
+    let store = Store::open_or_create(dir.path().join("store")).unwrap();
+    let target = support::Running::start(&program, &["60"]);
+    let number = Target::open(target.pid(), None).unwrap().take_and_end(&store).unwrap().number;
+    drop(target);
+    let refused = || {
+        let checkpoint = store.open_checkpoint(Which::Newest).unwrap();
+        towa_snap::restart::restart(&checkpoint, &towa_snap::restart::Options::default()).unwrap_err().to_string()
+    };
+    let code = std::fs::read(&program).unwrap();
+    std::fs::write(&program, [&code[..], b" "].concat()).unwrap();
+    assert!(refused().contains("busy: has changed since the checkpoint"), "{}", refused());
+    store.consume(number).unwrap();
+    assert!(refused().contains("was used up"), "{}", refused());
+}
+
+/// Root restarts what was another user's, as that user.
+#[test]
+fn a_process_keeps_its_user() {
+    // SAFETY: it asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root can be another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let file = dir.path().join("go-on");
+    is_kept("keeps", &[file.to_str().unwrap()], dir.path(), "go-on", Some(65534));
+    let store = Store::open(dir.path().join("store")).unwrap();
+    let state = towa_snap::state::State::decode(store.open_checkpoint(Which::Newest).unwrap().manifest()).unwrap();
+    assert_eq!((state.process.who.users, state.process.who.capabilities[2]), ([65534; 4], 0));
+}
+
+#[test]
+fn a_process_keeps_its_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    is_kept("uses", &[dir.path().to_str().unwrap()], dir.path(), "go-on", None);
+}
+
+/// Everything that a stop could disturb, a restart could, too.
+#[test]
+fn threads_in_everything_go_on() {
+    for moment in [100, 300, 700] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(program) = compile("busy", dir.path(), &[]) else { return };
+        let store = Store::open_or_create(dir.path().join("store")).unwrap();
+        {
+            let target = support::Running::start(&program, &["1.5"]);
+            std::thread::sleep(Duration::from_millis(moment));
+            Target::open(target.pid(), None).unwrap().take(&store).unwrap();
+        }
+        let (mut child, out) = restart(&store);
+        let lines: Vec<String> = out.lines().map(|line| line.unwrap()).collect();
+        let status = child.wait().unwrap();
+        assert!(lines.iter().any(|line| line.ends_with("undisturbed")), "{status}: {lines:?}");
+        assert!(status.success(), "{status}: {lines:?}");
+    }
+}

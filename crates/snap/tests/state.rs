@@ -1,0 +1,89 @@
+//! What the kernel keeps for a process and its threads is found out, and the process does not notice.
+
+mod support;
+
+use support::{Running, compile};
+use towa_snap::freeze::Frozen;
+use towa_snap::remote::Stub;
+use towa_snap::state::process::{Process, refusals};
+use towa_snap::state::thread::Thread;
+
+#[test]
+fn a_process_and_its_threads_are_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile("keeps", dir.path(), &[]) else { return };
+    let file = dir.path().join("go-on");
+    let mut target = Running::start(&program, &[file.to_str().unwrap()]);
+    let pid = target.pid();
+    assert_eq!(refusals(pid, None, 0).unwrap(), []);
+    let (process, threads) = {
+        let frozen = Frozen::freeze(pid).unwrap();
+        let mut stub = Stub::install(frozen.threads()).unwrap();
+        stub.choose_signal(frozen.threads()).unwrap();
+        let process = Process::look(&frozen, &stub).unwrap();
+        let threads: Vec<Thread> = frozen.threads().iter().map(|tid| Thread::look(*tid, &stub).unwrap()).collect();
+        assert_eq!(process.layout, Process::look(&frozen, &stub).unwrap().layout);
+        (process, threads)
+    };
+
+    assert_eq!(
+        (process.pid, process.program, process.umask, process.subreaper),
+        (pid, program.canonicalize().unwrap(), 0o027, true)
+    );
+    assert_eq!(process.arguments, [program.to_str().unwrap(), file.to_str().unwrap()]);
+    assert_eq!(process.limits[libc::RLIMIT_NOFILE as usize], (100, 200));
+    let action = process.actions[libc::SIGUSR1 as usize - 1];
+    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+    assert_eq!((action[1] & flags, action[3]), (flags, 1 << (libc::SIGTERM - 1)));
+    assert!(action[0] > 1 && process.actions[libc::SIGPIPE as usize - 1][0] == libc::SIG_IGN as u64);
+    assert_eq!(process.pending.len(), 3);
+    let (value, interval) = process.interval_timers[0];
+    assert!((3_500_000_000_000..=3_600_000_000_000).contains(&value) && interval == 5_000_000, "{value} {interval}");
+    let [timer] = &process.timers[..] else { panic!("{:?}", process.timers) };
+    assert_eq!(
+        (timer.clock, timer.signal, timer.value & 0xffff_ffff, timer.notify),
+        (1, libc::SIGRTMIN() + 3, 42, libc::SIGEV_SIGNAL)
+    );
+    assert!(timer.value_ns > 7_000_000_000_000 && timer.interval_ns == 7_000_000_000, "{timer:?}");
+    assert!(process.layout.brk.0 > 0 && process.layout.brk.1 >= process.layout.brk.0 && process.layout.stack > 0);
+
+    let [leader, other] = &threads[..] else { panic!("{threads:?}") };
+    assert_eq!((leader.tid, &leader.name[..], leader.scheduling.1, leader.death_signal), (pid, "keeps) it", 5, libc::SIGHUP));
+    assert_eq!(leader.mask, 1 << (libc::SIGUSR2 - 1) | 1 << (libc::SIGRTMIN() + 5 - 1));
+    assert_eq!((&other.name[..], other.altstack.2, other.mask), ("the-thread", 32768, leader.mask));
+    for thread in &threads {
+        assert!(thread.robust_list.0 > 0 && thread.tid_address > 0 && thread.rseq.size > 0, "{thread:?}");
+        assert!(thread.user_registers().unwrap().rsp > 0 && thread.xstate.len() > 1000);
+    }
+
+    // Both sleep a moment, again and again: that is seen sooner or later.
+    let sleeps = || {
+        let frozen = Frozen::freeze(pid).unwrap();
+        let mut stub = Stub::install(frozen.threads()).unwrap();
+        stub.choose_signal(frozen.threads()).unwrap();
+        Thread::look(pid, &stub).unwrap().sleeps_in == Some(libc::SYS_clock_nanosleep as u64)
+    };
+    assert!((0..200).any(|_| sleeps()), "it was never seen to sleep");
+
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(target.line(), "kept");
+    target.must_succeed();
+}
+
+#[test]
+fn processes_that_are_not_alone_are_refused() {
+    let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
+    let refused = loop {
+        let refused = refusals(shell.id() as i32, None, 0).unwrap();
+        if refused.iter().any(|one| one.what.contains("(sleep)")) {
+            break refused;
+        }
+    };
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    let child: i32 = refused[0].what.split_whitespace().find_map(|word| word.parse().ok()).expect("it names the child");
+    assert_eq!(refusals(shell.id() as i32, Some(child), 0).unwrap(), []);
+    // SAFETY: a child of our child, which we have just seen.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+}
