@@ -1,6 +1,6 @@
-//! **capi**: the doors epoch, tx and tree for C and C++, as `libtowa.so` and `libtowa.a`.
+//! **capi**: the doors epoch, tx, tree and snap for C and C++, as `libtowa.so` and `libtowa.a`.
 //!
-//! The contract is written in `include/towa.h` (epoch) and `include/towa_tx.h` (tx and tree: `dtx_*.rs`, `tree*.rs`); this crate is their
+//! The contract is written in `include/towa.h` (epoch) and `include/towa_tx.h` (tx and tree: `dtx_*.rs`, `tree*.rs`), and `include/towa_snap.h` (snap); this crate is their
 //! other side, and `tests/abi.rs` holds the two together. What must always hold here:
 //!
 //! - No panic crosses into C: every entry runs under [`error::guard`], which turns it into `TOWA_EINTERNAL`, and whoever holds a running
@@ -31,6 +31,7 @@ mod layout;
 mod map;
 mod pool;
 mod queue;
+mod snap;
 mod thread;
 mod tree;
 mod tree_load;
@@ -47,6 +48,7 @@ pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, Stats, Window};
 pub use map::*;
 pub use pool::*;
 pub use queue::*;
+pub use snap::*;
 pub use thread::{Handle as Thread, towa_self, towa_thread_attach, towa_thread_detach, towa_thread_on};
 pub use tree::*;
 pub use tree_load::*;

@@ -1,4 +1,4 @@
-//! The two sides of the ABI: `include/towa.h` and `include/towa_tx.h`, as a C compiler sees them, against this crate's structs, codes and symbols.
+//! The two sides of the ABI: the headers in `include/`, as a C compiler sees them, against this crate's structs, codes and symbols.
 //!
 //! A C program is generated that prints sizes, offsets and constants from the headers; whoever changes one side only finds it here.
 
@@ -72,6 +72,8 @@ fn facts() -> BTreeMap<String, i128> {
         ("TOWA_TREE_KEY_MAX", towa_tree::KEY_MAX as i128),
         ("TOWA_TREE_AFTER_FROM", towa::TREE_AFTER_FROM.into()),
         ("TOWA_TREE_WITH_TO", towa::TREE_WITH_TO.into()),
+        ("TOWA_SNAP_TAKEN", towa::SNAP_TAKEN.into()),
+        ("TOWA_SNAP_RESTARTED", towa::SNAP_RESTARTED.into()),
         ("TOWA_ROOT_NAME_MAX", towa_epoch::ROOT_NAME_MAX as i128),
     ] {
         facts.insert(name.into(), value);
@@ -83,7 +85,7 @@ fn facts() -> BTreeMap<String, i128> {
 fn sizes_offsets_and_constants_agree() {
     let dir = scratch();
     let facts = facts();
-    let mut source = String::from("#include <towa_tx.h>\n#include <stdio.h>\nint main(void) {\n");
+    let mut source = String::from("#include <towa_tx.h>\n#include <towa_snap.h>\n#include <stdio.h>\nint main(void) {\n");
     for expression in facts.keys() {
         source += &format!("    printf(\"%s=%lld\\n\", \"{expression}\", (long long)({expression}));\n");
     }
@@ -151,7 +153,7 @@ fn the_library_exports_what_the_header_declares() {
         .collect();
     exported.sort();
     let text = |header: &str| std::fs::read_to_string(root().join("include").join(header)).expect("the header");
-    assert_eq!(declared(&(text("towa.h") + &text("towa_tx.h"))), exported);
+    assert_eq!(declared(&(text("towa.h") + &text("towa_tx.h") + &text("towa_snap.h"))), exported);
 }
 
 /// Warnings that a careful program switches on; the headers give none of them.
@@ -179,6 +181,11 @@ fn the_headers_compile_in_every_standard() {
         (write("tx_alone.cpp", alone("towa_tx.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
         (
             write("tx_alone.c", alone("towa_tx.h").replace("main()", "main(void)")),
+            &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"],
+        ),
+        (write("snap_alone.cpp", alone("towa_snap.h")), &["-std=c++11", "-std=c++17", "-std=c++20"]),
+        (
+            write("snap_alone.c", alone("towa_snap.h").replace("main()", "main(void)")),
             &["-std=c99", "-std=c11", "-std=c17", "-std=gnu17"],
         ),
         (write("both.cpp", alone("towa.hpp")), &["-std=c++17", "-std=c++20"]),
