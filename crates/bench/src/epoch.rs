@@ -13,6 +13,7 @@ use towa_media::Kind;
 use crate::cleanup::{Scratch, watch_signals};
 use crate::engines::{self, Rig};
 use crate::machine::{CpuTimes, Machine, date_utc};
+use crate::output;
 use crate::peers::Setup;
 use crate::progress::Progress;
 use crate::recovery::{self, Children};
@@ -225,7 +226,7 @@ pub fn run(args: EpochBenchArgs) -> Result<()> {
     report.machine.finish(cpu);
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
-    write_out(&args, &report)?;
+    output::write(&report, args.json.as_deref(), args.html.as_deref(), html::page, table::render)?;
     if !broken.is_empty() {
         bail!("{}", broken.join("; "));
     }
@@ -327,18 +328,6 @@ fn side_by_side(args: &EpochBenchArgs, plan: &Plan, scratch: &Scratch, progress:
     }
     drop(rig);
     std::fs::remove_dir_all(&dir).with_context(|| format!("{}: removing", dir.display()))
-}
-
-fn write_out(args: &EpochBenchArgs, report: &Report) -> Result<()> {
-    if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(report)? + "\n";
-        std::fs::write(file, json).with_context(|| format!("{}: writing", file.display()))?;
-    }
-    if let Some(file) = &args.html {
-        std::fs::write(file, html::page(report)).with_context(|| format!("{}: writing", file.display()))?;
-    }
-    print!("{}", table::render(report));
-    Ok(())
 }
 
 #[cfg(test)]

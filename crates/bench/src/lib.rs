@@ -1,4 +1,5 @@
-//! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`], `towa bench tx` is [`tx::run`].
+//! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`], `towa bench tx` is [`tx::run`],
+//! `towa bench snap` is [`snap::run`].
 //!
 //! ```text
 //!   epoch ── engines ── rounds ── workload, clock      engines side by side in short rounds, one program
@@ -7,6 +8,7 @@
 //!     ├───── recovery                                   SIGKILL and reopening, in processes of their own
 //!     └───── report ──── targets, html, plot, table     what was found, as JSON, as a page, on the terminal
 //!   tx ──── contenders, sides, load, pmdk, ...          the trees side by side; its own report in the same shapes
+//!   snap ── pause, restart, space ── program, board   checkpoints and restarts of a program that watches the clock
 //! ```
 //!
 //! What must always hold:
@@ -22,6 +24,7 @@ pub mod engines;
 pub mod epoch;
 pub mod html;
 pub mod machine;
+pub mod output;
 pub mod peers;
 pub mod plot;
 pub mod progress;
@@ -29,6 +32,7 @@ pub mod recovery;
 pub mod report;
 pub mod rounds;
 pub mod serving;
+pub mod snap;
 pub mod store;
 pub mod table;
 pub mod targets;

@@ -164,7 +164,7 @@ pub struct Server {
 }
 
 /// Looks a program up along `PATH`, and where Debian puts servers.
-fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from));
     places.map(|dir| dir.join(name)).find(|p| p.is_file())

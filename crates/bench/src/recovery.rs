@@ -89,6 +89,9 @@ pub fn child_main(args: &[String]) -> Result<()> {
     if args.first().is_some_and(|what| what == crate::tx::CHILD) {
         return crate::tx::child_main(&args[1..]);
     }
+    if args.first().is_some_and(|what| what == crate::snap::CHILD) {
+        return crate::snap::child_main(&args[1..]);
+    }
     let args = ChildArgs::try_parse_from(args)?;
     let medium = crate::epoch::medium_kind(&args.medium)?;
     let interval = Duration::from_millis(args.interval_ms);

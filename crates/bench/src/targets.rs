@@ -59,6 +59,7 @@ impl Target {
 /// A figure with its unit.
 pub fn number(value: f64, unit: &str) -> String {
     match unit {
+        "ms" if value.abs() < 100.0 => format!("{value:.2} ms"),
         "ms" => format!("{value:.0} ms"),
         "points" => format!("{value:.2} points"),
         _ => format!("{value:.3} {unit}"),

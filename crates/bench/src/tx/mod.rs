@@ -13,11 +13,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::cleanup::{Scratch, watch_signals};
 use crate::machine::{CpuTimes, Machine, date_utc};
+use crate::output;
 use crate::progress::Progress;
 
 pub mod contenders;
@@ -140,7 +141,7 @@ pub fn run(args: TxBenchArgs) -> Result<()> {
     report.machine.finish(cpu);
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
-    write_out(&args, &report)?;
+    output::write(&report, args.json.as_deref(), args.html.as_deref(), page::page, table::render)?;
     if !broken.is_empty() {
         bail!("{}", broken.join("; "));
     }
@@ -234,18 +235,6 @@ fn measure(args: &TxBenchArgs, scratch: &Scratch, progress: &mut Progress, repor
         report.recovery = recovery::run(&all, scratch, plan.recovered_keys, progress, &mut broken);
     }
     broken
-}
-
-fn write_out(args: &TxBenchArgs, report: &TxReport) -> Result<()> {
-    if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(report)? + "\n";
-        std::fs::write(file, json).with_context(|| format!("{}: writing", file.display()))?;
-    }
-    if let Some(file) = &args.html {
-        std::fs::write(file, page::page(report)).with_context(|| format!("{}: writing", file.display()))?;
-    }
-    print!("{}", table::render(report));
-    Ok(())
 }
 
 #[cfg(test)]
