@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use towa_bench::epoch::{self, EpochBenchArgs};
+use towa_bench::snap::{self, SnapBenchArgs};
 use towa_bench::tx::{self, TxBenchArgs};
 
 /// Measure a door beside its peers, on this machine.
@@ -11,7 +12,8 @@ use towa_bench::tx::{self, TxBenchArgs};
 Examples:
   towa bench epoch --quick                           four minutes at most
   towa bench epoch --json out.json --html out.html
-  towa bench tx --quick --html out.html")]
+  towa bench tx --quick --html out.html
+  towa bench snap --quick --json out.json")]
 pub struct BenchArgs {
     #[command(subcommand)]
     door: Door,
@@ -21,6 +23,7 @@ pub struct BenchArgs {
 enum Door {
     Epoch(Box<EpochBenchArgs>),
     Tx(Box<TxBenchArgs>),
+    Snap(Box<SnapBenchArgs>),
 }
 
 /// A process that the benchmark starts for itself.
@@ -35,6 +38,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     match args.door {
         Door::Epoch(args) => epoch::run(*args),
         Door::Tx(args) => tx::run(*args),
+        Door::Snap(args) => snap::run(*args),
     }
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, stats, tx_load, verify, vm};
+use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, snap, stats, tx_load, verify, vm};
 
 /// Durable memory for ordinary programs.
 ///
@@ -41,6 +41,7 @@ pub enum Command {
     Recover(recover::RecoverArgs),
     Stats(stats::StatsArgs),
     Checkpointer(checkpointer::CheckpointerArgs),
+    Snap(snap::SnapArgs),
     Bench(bench::BenchArgs),
     CrashTest(crash_test::CrashTestArgs),
     Completions(generate::CompletionsArgs),
@@ -67,6 +68,7 @@ impl Command {
             Command::Recover(args) => recover::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Checkpointer(args) => checkpointer::run(&args),
+            Command::Snap(args) => snap::run(args),
             Command::Bench(args) => bench::run(args),
             Command::BenchChild(args) => bench::run_child(&args),
             Command::CrashTest(args) => crash_test::run(&args),

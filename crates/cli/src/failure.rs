@@ -74,6 +74,9 @@ pub fn code(error: &Error) -> u8 {
         if let Some(towa_containers::Error::Damaged(_)) = cause.downcast_ref() {
             return Some(DAMAGED);
         }
+        if let Some(e) = cause.downcast_ref() {
+            return Some(crate::snap::code(e));
+        }
         let epoch = cause.downcast_ref().map(of_epoch);
         let tx = || cause.downcast_ref().map(of_tx);
         if let Some(e) = cause.downcast_ref() {

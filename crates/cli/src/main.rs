@@ -24,6 +24,7 @@ mod progress;
 mod recover;
 mod report;
 mod serve;
+mod snap;
 mod stats;
 mod tx_load;
 mod verify;

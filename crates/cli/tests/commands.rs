@@ -10,6 +10,8 @@ mod pool;
 mod server;
 #[path = "commands/serving.rs"]
 mod serving;
+#[path = "commands/snap.rs"]
+mod snap;
 #[path = "commands/stats.rs"]
 mod stats;
 

@@ -8,7 +8,7 @@ use crate::{Findings, Source, must_be_empty, sources};
 type Functions = BTreeMap<String, usize>;
 
 /// The headers in C.
-const HEADERS: [&str; 2] = ["include/towa.h", "include/towa_tx.h"];
+const HEADERS: [&str; 3] = ["include/towa.h", "include/towa_tx.h", "include/towa_snap.h"];
 
 /// `#[unsafe(no_mangle)]` functions in Rust text.
 fn exported(text: &str) -> Functions {

@@ -3,7 +3,7 @@
 use crate::{Findings, Source, must_be_empty, sources};
 
 /// Who may know whom. Doors do not know each other; `server` is a user of `epoch` like any other.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("media", &[]),
     ("heap", &["media"]),
     ("epoch", &["media", "heap"]),
@@ -11,11 +11,12 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("tx", &["media", "heap"]),
     ("tree", &["media", "heap", "alloc", "tx"]),
     ("containers", &["media", "epoch"]),
+    ("snap", &["media"]),
     ("server", &["media", "epoch", "containers"]),
-    ("capi", &["media", "heap", "epoch", "containers", "alloc", "tx", "tree"]),
-    ("bench", &["media", "heap", "epoch", "containers", "server", "alloc", "tx", "tree"]),
+    ("capi", &["media", "heap", "epoch", "containers", "alloc", "tx", "tree", "snap"]),
+    ("bench", &["media", "heap", "epoch", "containers", "server", "alloc", "tx", "tree", "snap"]),
     ("crash-test", &["media", "heap", "epoch", "alloc", "tx", "tree"]),
-    ("cli", &["media", "heap", "epoch", "containers", "server", "bench", "crash-test", "alloc", "tx", "tree"]),
+    ("cli", &["media", "heap", "epoch", "containers", "server", "snap", "bench", "crash-test", "alloc", "tx", "tree"]),
 ];
 
 /// What makes bytes durable, or orders it: `media`'s business, so that every door can run on the simulated medium.
