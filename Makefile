@@ -25,7 +25,7 @@ help:
 	@echo 'make STEP           one of these alone'
 	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
 	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
-	@echo 'make bench          the comparisons, quick (twice 4 minutes)'
+	@echo 'make bench          the comparisons, quick (three times 4 minutes)'
 	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
@@ -44,11 +44,12 @@ $(STEPS):
 bench: build
 	target/release/towa bench epoch --quick --json target/bench-epoch.json --html target/bench-epoch.html
 	target/release/towa bench tx --quick --json target/bench-tx.json --html target/bench-tx.html
+	target/release/towa bench snap --quick --json target/bench-snap.json --html target/bench-snap.html
 
 soak: build
 	set -e; for door in epoch tx tree; do \
 	    target/release/towa crash-test $$door --seed $(or $(SEED),$(shell date +%s)) --images 10000000; done
-	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx -- --nocapture
+	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx --test kill_snap -- --nocapture
 
 vm-soak:
 	tests/vm/run soak --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
