@@ -116,6 +116,7 @@ fn what_cannot_be_kept_is_refused_by_name() {
         ("inotify", "inotify"),
         ("fifo", "named pipe"),
         ("packets", "packets"),
+        ("thread", "of a thread"),
     ] {
         let Some((_dir, looked)) = looked(&[extra]) else { return };
         let place = format!("fd {}", looked.numbers["extra"]);

@@ -73,6 +73,7 @@ fn file(kind: &Kind) -> String {
         Kind::Nameless { name, memfd: true, position, .. } => format!("memfd {}, at {position}, kept", report::plain(name)),
         Kind::Nameless { name, position, .. } => format!("{} (removed), at {position}, kept", report::plain(name)),
         Kind::Directory { path, .. } => format!("directory {}", report::path(path)),
+        Kind::Own { path, .. } => format!("/proc/self/{}", report::path(path)),
         Kind::Device { path } => report::path(path),
         Kind::Standard { stream: 0, .. } => "standard input of the restart".into(),
         Kind::Standard { stream: 1, .. } => "standard output of the restart".into(),

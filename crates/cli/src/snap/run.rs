@@ -231,6 +231,10 @@ fn watch(
     terminated: &AtomicBool,
 ) -> Result<std::process::ExitStatus> {
     const LOOK: Duration = Duration::from_millis(20);
+    // What the program, and others who use the directory, have at least between two checkpoints, however long these take.
+    const GAP: Duration = Duration::from_millis(10);
+    const AGAIN: Duration = Duration::from_millis(3);
+    const PATIENCE: Duration = Duration::from_secs(1);
     let pid = child.id() as i32;
     let mut target = None;
     let mut next = args.every.map(|every| Instant::now() + every);
@@ -251,7 +255,6 @@ fn watch(
             std::thread::sleep(LOOK.min(due - now));
             continue;
         }
-        next = Some(Instant::now() + every);
         let current = match &mut target {
             Some(target) => target,
             none => none.insert(match &nv {
@@ -259,7 +262,15 @@ fn watch(
                 None => Target::open(pid, None)?,
             }),
         };
-        match one(current, store, args.keep) {
+        let taken = one(current, store, args.keep);
+        let is_busy = taken.as_ref().is_err_and(|e| e.downcast_ref().is_some_and(|e| matches!(e, towa_snap::Error::Busy { .. })));
+        // Another has the directory for a moment.
+        if is_busy && due.elapsed() < every.max(PATIENCE) {
+            std::thread::sleep(AGAIN);
+            continue;
+        }
+        next = Some((now + every).max(Instant::now() + GAP));
+        match taken {
             Ok(report) if args.verbose => report::say(&report.line()),
             Ok(_) => {}
             // It ended meanwhile: that is seen above.
@@ -267,7 +278,7 @@ fn watch(
             Err(e) => {
                 report::say(&format!("no checkpoint this time: {e}"));
                 // It may run another program now (exec), of which nothing is known.
-                if !e.downcast_ref().is_some_and(|e| matches!(e, towa_snap::Error::Busy { .. })) {
+                if !is_busy {
                     target = None;
                 }
             }

@@ -7,12 +7,13 @@ use std::ffi::CString;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::files::Opened;
+use super::files::{Opened, flags_again};
 use crate::error::{Error, Result};
 use crate::state::State;
-use crate::state::descriptors::{Kind, Lock};
+use crate::state::descriptors::{Kind, Lock, OpenFile};
 
 /// What to do when a number is taken.
 pub const IN_ITS_OWN: &str = "a restart needs its number (end it first, or give --pid-namespace)";
@@ -29,14 +30,33 @@ struct Plan<'s> {
     state: &'s State,
     /// For each open file, its number here.
     from: Vec<i32>,
+    /// What the system tells of the process itself: index of the open file, name, flags, position.
+    own: Vec<(usize, CString, i32, i64)>,
     directory: CString,
+}
+
+impl<'s> Plan<'s> {
+    fn of(state: &'s State, opened: &Opened) -> Plan<'s> {
+        let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("names have no NUL");
+        let own = |(index, file): (usize, &OpenFile)| match &file.kind {
+            Kind::Own { path, position } => {
+                Some((index, name(&Path::new("/proc/self").join(path)), flags_again(file.flags), *position as i64))
+            }
+            _ => None,
+        };
+        Plan {
+            state,
+            from: opened.files.iter().map(AsRawFd::as_raw_fd).collect(),
+            own: state.descriptors.files.iter().enumerate().filter_map(own).collect(),
+            directory: name(&state.process.directory),
+        }
+    }
 }
 
 /// Makes the process, with its old number.
 pub fn bear(state: &State, opened: &Opened) -> Result<Born> {
     let pid = state.process.pid;
-    let directory = CString::new(state.process.directory.as_os_str().as_bytes()).expect("names have no NUL");
-    let plan = Plan { state, from: opened.files.iter().map(AsRawFd::as_raw_fd).collect(), directory };
+    let plan = Plan::of(state, opened);
     let pipe = || io::pipe().map_err(|e| Error::io("a pipe", e));
     let ((wait, go_on), (done, report)) = (pipe()?, pipe()?);
     let (wait, report) = (beyond(&plan, wait.into())?, beyond(&plan, report.into())?);
@@ -81,7 +101,7 @@ pub fn bear(state: &State, opened: &Opened) -> Result<Born> {
 
 /// Whether there is a process or thread of that number.
 fn is_there(pid: i32) -> bool {
-    std::path::Path::new("/proc").join(pid.to_string()).exists()
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 fn beyond(plan: &Plan<'_>, fd: OwnedFd) -> Result<i32> {
@@ -109,8 +129,7 @@ impl Born {
     }
 }
 
-const STEPS: [&str; 7] =
-    ["its directory", "its descriptors", "closing others", "its locks", "its epoll instances", "its limits", "its names"];
+const STEPS: [&str; 5] = ["its directory", "its descriptors", "what it had open in /proc/self", "its locks", "its epoll instances"];
 
 /// What the new process does. System calls only.
 fn live(plan: &Plan<'_>, wait: &i32, report: &i32) -> ! {
@@ -123,7 +142,7 @@ fn live(plan: &Plan<'_>, wait: &i32, report: &i32) -> ! {
             // It was given up before it was traced.
             libc::_exit(125);
         }
-        let step = prepare(plan, *wait, *report);
+        let step = prepare(plan);
         let errno = if step == 0 { 0 } else { *libc::__errno_location() };
         let answer = [step, errno];
         libc::write(*report, answer.as_ptr().cast(), 8);
@@ -134,7 +153,7 @@ fn live(plan: &Plan<'_>, wait: &i32, report: &i32) -> ! {
 }
 
 /// 0, or the number of the step that failed.
-unsafe fn prepare(plan: &Plan<'_>, wait: i32, report: i32) -> i32 {
+unsafe fn prepare(plan: &Plan<'_>) -> i32 {
     let process = &plan.state.process;
     // SAFETY: numbers and live memory only.
     unsafe {
@@ -142,6 +161,15 @@ unsafe fn prepare(plan: &Plan<'_>, wait: i32, report: i32) -> i32 {
             return 1;
         }
         libc::umask(process.umask);
+        for (index, name, flags, position) in &plan.own {
+            let own = libc::open(name.as_ptr(), *flags);
+            if own < 0
+                || libc::lseek(own, *position, libc::SEEK_SET) < 0
+                || libc::dup3(own, plan.from[*index], libc::O_CLOEXEC) < 0
+            {
+                return 3;
+            }
+        }
         for descriptor in &plan.state.descriptors.table {
             let flags = if descriptor.close_on_exec { libc::O_CLOEXEC } else { 0 };
             if libc::dup3(plan.from[descriptor.file], descriptor.fd, flags) < 0 {
@@ -156,7 +184,6 @@ unsafe fn prepare(plan: &Plan<'_>, wait: i32, report: i32) -> i32 {
             }
             next = descriptor.fd + 1;
         }
-        let _ = (wait, report);
         for descriptor in &plan.state.descriptors.table {
             match &plan.state.descriptors.files[descriptor.file].kind {
                 Kind::Regular { locks, .. } if !locks.iter().filter(|one| one.whole).all(|one| lock(descriptor.fd, one)) => {

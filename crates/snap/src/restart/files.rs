@@ -183,6 +183,8 @@ fn one(
             seek(&directory, path, *position)?;
             Ok(directory.into())
         }
+        // It holds the place: the process opens its own itself (`child`).
+        Kind::Own { .. } => Ok(open_as(Path::new("/dev/null"), libc::O_RDWR)?.into()),
         Kind::Device { path } => Ok(open_as(path, file.flags)?.into()),
         Kind::Standard { stream, .. } => {
             // SAFETY: a standard descriptor, which is copied.
@@ -286,15 +288,19 @@ fn unix_path(address: &[u8]) -> Option<PathBuf> {
     })
 }
 
+/// Flags to open a file with again that is open with these.
+pub fn flags_again(flags: i32) -> i32 {
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW);
+    // Of a file that was made without a name; the flag holds that of directories.
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE { flags & !libc::O_TMPFILE } else { flags }
+}
+
 fn open_as(path: &Path, flags: i32) -> Result<File> {
     let access = flags & libc::O_ACCMODE;
-    let other = flags & !libc::O_ACCMODE & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW);
-    // Of a file that was made without a name; the flag holds that of directories.
-    let other = if other & libc::O_TMPFILE == libc::O_TMPFILE { other & !libc::O_TMPFILE } else { other };
     OpenOptions::new()
         .read(access != libc::O_WRONLY)
         .write(access != libc::O_RDONLY)
-        .custom_flags(other)
+        .custom_flags(flags_again(flags) & !libc::O_ACCMODE)
         .open(path)
         .map_err(|e| Error::io(path.display().to_string(), e))
 }

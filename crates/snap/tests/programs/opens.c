@@ -59,6 +59,8 @@ static void extra(const char *what)
         is("extra", open("fifo", O_RDWR));
     } else if (!strcmp(what, "packets"))
         is("extra", pipe2(pipes, O_DIRECT) ? -1 : pipes[1]);
+    else if (!strcmp(what, "thread"))
+        is("extra", open("/proc/thread-self/stat", O_RDONLY));
     else if (!strcmp(what, "half")) {
         is("extra", pipe(pipes) ? -1 : pipes[0]);
         close(pipes[1]);

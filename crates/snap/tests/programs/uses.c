@@ -5,10 +5,12 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +81,10 @@ int main(int argc, char **argv)
     int memory = memfd_create("here", 0);
     MUST(write(memory, "in memory", 9) == 9);
     int directory = open(".", O_RDONLY | O_DIRECTORY), zero = open("/dev/zero", O_RDONLY);
+    /* Of each process its own; begun to be read, so that it stands in the middle. */
+    int memory_of_own = open("/proc/self/mem", O_RDWR), maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    DIR *descriptors = opendir("/proc/self/fd");
+    MUST(memory_of_own >= 0 && read(maps, bytes, 20) == 20 && descriptors && readdir(descriptors));
     MUST(!pipe2(pipes, O_NONBLOCK) && write(pipes[1], "hello", 5) == 5 && fcntl(pipes[0], F_SETPIPE_SZ, 1 << 17) == 1 << 17);
     int counter = eventfd(5, EFD_SEMAPHORE), timer = timerfd_create(CLOCK_MONOTONIC, 0);
     MUST(!timerfd_settime(timer, 0, &soon, NULL));
@@ -128,6 +134,11 @@ int main(int argc, char **argv)
     MUST(temporary < 0 || (lseek(temporary, 0, SEEK_CUR) == 9 && pread(temporary, bytes, 10, 0) == 9 && !memcmp(bytes, "temporary", 9)));
     MUST(lseek(nameless, 0, SEEK_CUR) == 7 && pread(nameless, bytes, 10, 0) == 7 && !memcmp(bytes, "no name", 7));
     MUST(pread(memory, bytes, 10, 0) == 9 && !memcmp(bytes, "in memory", 9));
+    MUST(pread(memory_of_own, &count, 8, (off_t)(uintptr_t)&event.data) == 8 && count == event.data.u64);
+    MUST(lseek(maps, 0, SEEK_CUR) == 20 && read(maps, bytes, 20) == 20 && fcntl(maps, F_GETFD) == FD_CLOEXEC);
+    for (rewinddir(descriptors), status = 0; readdir(descriptors);)
+        status++;
+    MUST(status >= 20 && !closedir(descriptors));
     MUST(!fchdir(directory) && read(zero, bytes, 10) == 10 && !bytes[0]);
     MUST(fcntl(pipes[0], F_GETPIPE_SZ) == 1 << 17);
     MUST(epoll_wait(epoll, &got, 1, 1000) == 1 && got.data.u64 == event.data.u64);

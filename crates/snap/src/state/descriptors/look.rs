@@ -28,6 +28,7 @@ pub struct Found {
 
 /// One descriptor, as the kernel describes it.
 struct Seen {
+    pid: i32,
     fd: i32,
     /// What the link in /proc says.
     name: String,
@@ -137,7 +138,7 @@ fn see(process: &Process, fd: i32) -> Result<Seen> {
     let taken = process.descriptor(fd)?;
     let failed = |e: io::Error| Error::io(format!("descriptor {fd} of process {pid}"), e);
     let name = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).map_err(failed)?;
-    Ok(Seen { fd, name: name.to_string_lossy().into_owned(), info: Info::of(pid, fd).map_err(failed)?, taken })
+    Ok(Seen { pid, fd, name: name.to_string_lossy().into_owned(), info: Info::of(pid, fd).map_err(failed)?, taken })
 }
 
 /// For each pipe, whether its read end and its write end are among these.
@@ -176,6 +177,9 @@ fn kind(
     }
     let metadata =
         File::from(one.taken.try_clone().map_err(|e| e.to_string())?).metadata().map_err(|e| format!("{}: {e}", one.name))?;
+    if let Some(path) = one.name.strip_prefix(&format!("/proc/{}", one.pid)).filter(|path| path.is_empty() || path.starts_with('/')) {
+        return own(path, one);
+    }
     let kind = metadata.file_type();
     if kind.is_fifo() {
         pipe_end(one, &mut descriptors.pipes, ends)
@@ -300,6 +304,14 @@ fn device(one: &Seen, rdev: u64) -> std::result::Result<Kind, String> {
         }
         (major, minor) => Err(format!("{}: a device ({major}:{minor})", one.name)),
     }
+}
+
+/// Below /proc/PID. When the process opens it again it has its first thread only.
+fn own(path: &str, one: &Seen) -> std::result::Result<Kind, String> {
+    if path.starts_with("/task/") {
+        return Err(format!("{}: what the system tells of a thread", one.name));
+    }
+    Ok(Kind::Own { path: path.trim_start_matches('/').into(), position: one.info.number("pos") })
 }
 
 /// The name of a file that still has it.

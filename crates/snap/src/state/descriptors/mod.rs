@@ -84,6 +84,13 @@ pub enum Kind {
         /// Where the next listing goes on.
         position: u64,
     },
+    /// What the system tells of the process itself: /proc/self/fd, /proc/self/maps and the like.
+    Own {
+        /// Its name below /proc/self.
+        path: PathBuf,
+        /// Where the next read or listing goes on.
+        position: u64,
+    },
     /// One of the devices that have no state: null, zero, full, random, urandom.
     Device {
         /// Its name.
