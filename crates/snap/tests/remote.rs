@@ -66,3 +66,71 @@ fn a_killed_tool_leaves_the_target_as_it_was() {
         target.must_succeed();
     }
 }
+
+/// Memory without a file that may be executed, and KiB of all memory.
+fn foreign_to(pid: i32) -> (Vec<String>, u64) {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
+    let is_code = |line: &&str| line.split_whitespace().nth(1).is_some_and(|prot| prot.contains('x'));
+    let all = read("maps");
+    let code = all.lines().filter(is_code).filter(|line| line.split_whitespace().count() == 5).map(str::to_owned).collect();
+    let size = read("status").lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().trim_end_matches(" kB").parse().ok());
+    (code, size.expect("a size"))
+}
+
+#[test]
+fn what_a_killed_tool_had_begun_is_cleared_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile("busy", dir.path(), &[]) else { return };
+    let mut rng = SmallRng::seed_from_u64(3);
+    let target = Running::start(&program, &["600"]);
+    let pid = target.pid();
+    // Its threads have their stacks.
+    visit(pid, &mut None);
+    clear(pid);
+    let (none, before) = foreign_to(pid);
+    assert_eq!(none, Vec::<String>::new());
+    let (mut begun, mut whole, began) = (0, 0, Instant::now());
+    while begun < 5 {
+        assert!(began.elapsed() < Duration::from_secs(60), "tools died with {whole} whole stubs, {begun} begun ones");
+        // SAFETY: as above.
+        let tool = unsafe { libc::fork() };
+        if tool == 0 {
+            loop {
+                let frozen = Frozen::freeze(pid).expect("it can be frozen");
+                let stub = Stub::install(frozen.threads()).expect("there is a way in");
+                stub.remove(frozen.threads()).expect("and out");
+            }
+        }
+        std::thread::sleep(Duration::from_micros(rng.random_range(300..60_000)));
+        // SAFETY: our own child, which is waited for.
+        unsafe {
+            libc::kill(tool, libc::SIGKILL);
+            libc::waitpid(tool, std::ptr::null_mut(), 0);
+        }
+        let (left, _) = foreign_to(pid);
+        let unfinished = left.iter().any(|line| line.contains(" -wx"));
+        begun += u32::from(unfinished);
+        whole += u32::from(!left.is_empty() && !unfinished);
+        // Now and then only: so that several lie there, side by side.
+        if rng.random_bool(0.3) {
+            clear(pid);
+            assert_eq!(foreign_to(pid), (Vec::new(), before));
+        }
+    }
+    println!("{begun} begun, {whole} whole");
+    assert!(whole > 0);
+    clear(pid);
+    assert_eq!(foreign_to(pid), (Vec::new(), before));
+}
+
+/// As a tool does that lives.
+fn clear(pid: i32) {
+    // A signal handler that returns to what is left may have been on a stack: the next one clears it away.
+    for _ in 0..3 {
+        let frozen = Frozen::freeze(pid).expect("it can be frozen");
+        let stub = Stub::install_or_adopt(frozen.threads()).expect("there is a way in");
+        stub.remove(frozen.threads()).expect("and out");
+        drop(frozen);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -223,6 +223,24 @@ fn not_started(program: &std::ffi::OsStr, e: &std::io::Error) -> anyhow::Error {
     failure::coded(code, format!("{} cannot be started: {e}", program.to_string_lossy()))
 }
 
+/// Of a program that runs here: when the next checkpoint is due, and what takes it.
+struct Watch<'a> {
+    pid: i32,
+    nv: Option<Nv>,
+    store: &'a Store,
+    args: &'a RunArgs,
+    target: Option<Target>,
+    due: Option<Instant>,
+}
+
+/// How a checkpoint came out.
+enum Came {
+    Out(Report),
+    /// Another has the directory for a moment.
+    Again,
+    No(anyhow::Error),
+}
+
 fn watch(
     child: &mut Child,
     nv: Option<Nv>,
@@ -231,57 +249,57 @@ fn watch(
     terminated: &AtomicBool,
 ) -> Result<std::process::ExitStatus> {
     const LOOK: Duration = Duration::from_millis(20);
-    // What the program, and others who use the directory, have at least between two checkpoints, however long these take.
-    const GAP: Duration = Duration::from_millis(10);
     const AGAIN: Duration = Duration::from_millis(3);
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let pid = child.id() as i32;
-    let mut target = None;
-    let mut next = args.every.map(|every| Instant::now() + every);
+    let due = args.every.map(|every| Instant::now() + every);
+    let mut watch = Watch { pid: child.id() as i32, nv, store, args, target: None, due };
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         if terminated.swap(false, Relaxed) {
             // SAFETY: our own child, which was not waited for.
-            unsafe { libc::kill(pid, SIGTERM) };
+            unsafe { libc::kill(watch.pid, SIGTERM) };
         }
-        let (Some(every), Some(due)) = (args.every, next) else {
-            std::thread::sleep(LOOK);
-            continue;
-        };
-        let now = Instant::now();
-        if now < due {
-            std::thread::sleep(LOOK.min(due - now));
+        let left = watch.due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+        if !left.is_zero() {
+            std::thread::sleep(LOOK.min(left));
             continue;
         }
-        let current = match &mut target {
+        match watch.attempt()? {
+            Came::Out(report) if args.verbose => report::say(&report.line()),
+            Came::Out(_) => {}
+            Came::Again => std::thread::sleep(AGAIN),
+            // It ended meanwhile: that is seen above.
+            Came::No(_) if child.try_wait()?.is_some() => {}
+            Came::No(e) => report::say(&format!("no checkpoint this time: {e}")),
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// An error: there will never be one.
+    fn attempt(&mut self) -> Result<Came> {
+        // What the program, and others who use the directory, have at least between two checkpoints, however long these take.
+        const GAP: Duration = Duration::from_millis(10);
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let (every, began) = (self.args.every.unwrap_or_default(), Instant::now());
+        let target = match &mut self.target {
             Some(target) => target,
-            none => none.insert(match &nv {
-                Some(nv) => Target::open_nv(pid, nv.clone())?,
-                None => Target::open(pid, None)?,
+            none => none.insert(match &self.nv {
+                Some(nv) => Target::open_nv(self.pid, nv.clone())?,
+                None => Target::open(self.pid, None)?,
             }),
         };
-        let taken = one(current, store, args.keep);
+        let taken = one(target, self.store, self.args.keep);
         let is_busy = taken.as_ref().is_err_and(|e| e.downcast_ref().is_some_and(|e| matches!(e, towa_snap::Error::Busy { .. })));
-        // Another has the directory for a moment.
-        if is_busy && due.elapsed() < every.max(PATIENCE) {
-            std::thread::sleep(AGAIN);
-            continue;
+        if is_busy && self.due.is_some_and(|due| due.elapsed() < every.max(PATIENCE)) {
+            return Ok(Came::Again);
         }
-        next = Some((now + every).max(Instant::now() + GAP));
-        match taken {
-            Ok(report) if args.verbose => report::say(&report.line()),
-            Ok(_) => {}
-            // It ended meanwhile: that is seen above.
-            Err(_) if child.try_wait()?.is_some() => {}
-            Err(e) => {
-                report::say(&format!("no checkpoint this time: {e}"));
-                // It may run another program now (exec), of which nothing is known.
-                if !is_busy {
-                    target = None;
-                }
-            }
+        self.due = Some((began + every).max(Instant::now() + GAP));
+        // It may run another program now (exec), of which nothing is known.
+        if taken.is_err() && !is_busy {
+            self.target = None;
         }
+        Ok(taken.map_or_else(Came::No, Came::Out))
     }
 }

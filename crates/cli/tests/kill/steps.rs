@@ -135,7 +135,18 @@ impl Program {
         }
     }
 
+    /// While it handles a signal that one is blocked, too: so it is looked at until it is in the middle of none.
     pub fn footprint(&self) -> Footprint {
+        let began = Instant::now();
+        loop {
+            let now = self.footprint_now();
+            if now.mask == MASK || began.elapsed() > Duration::from_secs(5) {
+                return now;
+            }
+        }
+    }
+
+    fn footprint_now(&self) -> Footprint {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.pid)).expect("it lives");
         let (maps, status) = (read("maps"), read("status"));
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).expect("there").trim().to_owned();

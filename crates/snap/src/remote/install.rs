@@ -162,16 +162,19 @@ impl Stub {
     /// ([`Claim`](super::Claim)).
     pub fn install_or_adopt(threads: &[Tid]) -> Result<Stub> {
         let leader = threads[0];
-        let Some(&base) = left::free(leader, threads)?.first() else { return Self::install(threads) };
-        let stub = Stub { pid: leader, base, signal: unused_signal(leader, threads)?, slots: 0 };
+        let whole = left::free(leader, threads)?.into_iter().find(|left| left.whole);
+        let stub = match whole {
+            Some(left) => Stub { pid: leader, base: left.at.start, signal: unused_signal(leader, threads)?, slots: 0 },
+            None => Self::install(threads)?,
+        };
         stub.clear_left(threads)?;
         Ok(stub)
     }
 
     /// Unmaps what dead tools have left in a process whose `threads` stand still, under the same condition.
     pub fn clear_left(&self, threads: &[Tid]) -> Result<()> {
-        for base in left::free(self.pid, threads)?.into_iter().filter(|base| *base != self.base) {
-            self.call(threads[0], libc::SYS_munmap, &[base, LEN])?;
+        for left in left::free(self.pid, threads)?.into_iter().filter(|left| left.at.start != self.base) {
+            self.call(threads[0], libc::SYS_munmap, &[left.at.start, left.at.end - left.at.start])?;
         }
         Ok(())
     }
@@ -185,23 +188,24 @@ impl Stub {
         })
     }
 
-    /// Maps the stub and writes its code.
+    /// Maps the stub and writes its code. Whoever finds what a tool has left that died between any two of these steps knows it ([`left`]).
     fn fill(pid: Tid, at: u64, call: &dyn Fn(i64, [u64; 6]) -> Result<i64>) -> Result<Stub> {
         let signal = unused_signal(pid, &[])?;
         let (read, write, execute) = (libc::PROT_READ as u64, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
         let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed) as u64;
-        let base = call(libc::SYS_mmap, [at, LEN, read | write, flags, u64::MAX, 0])?;
-        let mut stub = Stub { pid, base: 0, signal, slots: 0 };
-        stub.base = stub.checked(libc::SYS_mmap, base)?;
-        memory::write(pid, stub.base, arch::code())?;
-        let protected = call(libc::SYS_mprotect, [stub.base, PAGE, read | execute, 0, 0, 0])?;
-        if protected == -i64::from(libc::EACCES) {
-            let _ = call(libc::SYS_munmap, [stub.base, LEN, 0, 0, 0, 0]);
+        let base = call(libc::SYS_mmap, [at, LEN, write | execute, flags, u64::MAX, 0])?;
+        if base == -i64::from(libc::EACCES) {
             let what = "it has forbidden itself new code (PR_SET_MDWE, MemoryDenyWriteExecute of systemd)";
             return Err(Error::Refused { pid, what: vec![Refusal { place: "process".into(), what: what.into() }] });
         }
-        stub.checked(libc::SYS_mprotect, protected)?;
+        let mut stub = Stub { pid, base: 0, signal, slots: 0 };
+        stub.base = stub.checked(libc::SYS_mmap, base)?;
+        memory::write(pid, stub.base, arch::code())?;
+        for (from, len, prot) in [(stub.base, PAGE, read | execute), (stub.base + PAGE, LEN - PAGE, read | write)] {
+            let protected = call(libc::SYS_mprotect, [from, len, prot, 0, 0, 0])?;
+            stub.checked(libc::SYS_mprotect, protected)?;
+        }
         Ok(stub)
     }
 }

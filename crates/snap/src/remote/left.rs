@@ -1,16 +1,20 @@
-//! What tools that were killed have left in a process: stubs, whole, that nobody will ask for anything any more.
+//! What tools that were killed have left in a process: stubs, whole or begun, that nobody will ask for anything any more.
 //!
 //! ```text
-//!   ... │ r-x  code, ours to the byte │ rw-  table, scratch, state │ ...      without a name, without a file
+//!   mmap          ... │ -wx                                                 │ ...      of a length that is a stub's: nothing in it, or code
+//!   mprotect      ... │ r-x  code, ours to the byte │ -wx                   │ ...
+//!   mprotect      ... │ r-x  code, ours to the byte │ rw-  table and so on  │ ...      whole; all of them without a name, without a file
 //! ```
+//!
+//! Memory that may be written and executed but not read is nobody's but ours: the processor reads it all the same, so no program asks for
+//! it. That tells a stub that was only begun from the program's own.
 //!
 //! What must always hold: a stub is used again or unmapped only if its tool is dead ([`Claim`] says so) and no thread stands in it or
 //! will return to it. A thread that was in it when its tool died leaves it by itself, mostly within microseconds; on the way a signal
 //! may take it elsewhere, to a handler that returns into the stub: then the stub's address lies on its stack. What looks like that is left for
 //! the next one to clear away.
 //!
-//! Two things cannot be told from the program's own: memory that was mapped for a stub and has no code yet (its tool died within the
-//! few microseconds between three system calls), and a stub of another version of this program. They stay, and do no harm.
+//! A whole stub of another version of this program cannot be told from the program's own. It stays, and does no harm.
 
 use std::fs::File;
 use std::ops::Range;
@@ -47,10 +51,23 @@ impl Claim {
     }
 }
 
-/// Addresses of the stubs in a process, whose `threads` (all of them) stand still, that none of these will ever come back to.
-pub fn free(pid: Tid, threads: &[Tid]) -> Result<Vec<u64>> {
+/// A stub that is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its addresses.
+    pub at: Range<u64>,
+    /// Whether it can be used.
+    pub whole: bool,
+}
+
+/// The stubs in a process, whose `threads` (all of them) stand still, that none of these will ever come back to.
+pub fn free(pid: Tid, threads: &[Tid]) -> Result<Vec<Left>> {
     let mappings = maps::read(pid)?;
-    let found: Vec<u64> = mappings.windows(2).filter_map(|pair| base(pid, &pair[0], &pair[1])).collect();
+    let mut found = Vec::new();
+    for (n, mapping) in mappings.iter().enumerate() {
+        let before = n.checked_sub(1).map(|n| &mappings[n]);
+        found.extend(ending_in(pid, before, mapping));
+    }
     if found.is_empty() {
         return Ok(found);
     }
@@ -58,19 +75,32 @@ pub fn free(pid: Tid, threads: &[Tid]) -> Result<Vec<u64>> {
     for tid in threads {
         used.extend(leads_to(pid, &mappings, &ptrace::registers(*tid)?));
     }
-    let is_used = |base: &u64| used.iter().any(|address| (*base..base + LEN).contains(address));
-    Ok(found.into_iter().filter(|base| !is_used(base)).collect())
+    found.retain(|one| !used.iter().any(|address| one.at.contains(address)));
+    Ok(found)
 }
 
-/// The address of the stub whose code ends `code` and whose data begins `data`.
-fn base(pid: Tid, code: &Mapping, data: &Mapping) -> Option<u64> {
-    let nobodys = |mapping: &Mapping| !mapping.shared && mapping.inode == 0 && mapping.name.is_empty();
-    let (end, room) = (code.pages.end * PAGE, (data.pages.end - data.pages.start) * PAGE);
-    let fits = code.prot == libc::PROT_READ | libc::PROT_EXEC
-        && data.prot == libc::PROT_READ | libc::PROT_WRITE
-        && data.pages.start == code.pages.end
-        && room >= LEN - PAGE;
-    (fits && nobodys(code) && nobodys(data) && holds_code(pid, end - PAGE)).then_some(end - PAGE)
+/// The stub whose last part `mapping` is, or begins with: the system shows neighbours of one kind as one mapping.
+fn ending_in(pid: Tid, before: Option<&Mapping>, mapping: &Mapping) -> Option<Left> {
+    const WX: i32 = libc::PROT_WRITE | libc::PROT_EXEC;
+    let range = mapping.pages.start * PAGE..mapping.pages.end * PAGE;
+    let begins = before.is_some_and(|code| {
+        let last = code.pages.end * PAGE - PAGE;
+        let ours = nobodys(code) && code.prot == libc::PROT_READ | libc::PROT_EXEC;
+        ours && code.pages.end == mapping.pages.start && holds_code(pid, last)
+    });
+    let from = if begins { range.start - PAGE } else { range.start };
+    match mapping.prot {
+        _ if !nobodys(mapping) => None,
+        WX if (range.end - from) % LEN == 0 => Some(Left { at: from..range.end, whole: false }),
+        prot if begins && prot == libc::PROT_READ | libc::PROT_WRITE && range.end - from >= LEN => {
+            Some(Left { at: from..from + LEN, whole: true })
+        }
+        _ => None,
+    }
+}
+
+fn nobodys(mapping: &Mapping) -> bool {
+    !mapping.shared && mapping.inode == 0 && mapping.name.is_empty()
 }
 
 /// Whether the stub's code is at that address of a process.

@@ -163,9 +163,7 @@ unsafe fn prepare(plan: &Plan<'_>) -> i32 {
         libc::umask(process.umask);
         for (index, name, flags, position) in &plan.own {
             let own = libc::open(name.as_ptr(), *flags);
-            if own < 0
-                || libc::lseek(own, *position, libc::SEEK_SET) < 0
-                || libc::dup3(own, plan.from[*index], libc::O_CLOEXEC) < 0
+            if own < 0 || libc::lseek(own, *position, libc::SEEK_SET) < 0 || libc::dup3(own, plan.from[*index], libc::O_CLOEXEC) < 0
             {
                 return 3;
             }

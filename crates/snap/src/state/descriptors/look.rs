@@ -177,7 +177,8 @@ fn kind(
     }
     let metadata =
         File::from(one.taken.try_clone().map_err(|e| e.to_string())?).metadata().map_err(|e| format!("{}: {e}", one.name))?;
-    if let Some(path) = one.name.strip_prefix(&format!("/proc/{}", one.pid)).filter(|path| path.is_empty() || path.starts_with('/')) {
+    if let Some(path) = one.name.strip_prefix(&format!("/proc/{}", one.pid)).filter(|path| path.is_empty() || path.starts_with('/'))
+    {
         return own(path, one);
     }
     let kind = metadata.file_type();
