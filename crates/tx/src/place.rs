@@ -90,8 +90,13 @@ impl Place {
 
     /// Removes it, if the owner that it names has died, and whoever stood in it as a checkpointer. The pool's lock is held.
     pub fn remove_stale(&self) {
-        // What is not ours to read is not ours to remove.
-        let Ok(Some(control)) = self.find() else { return };
+        let control = match self.find() {
+            Ok(Some(control)) => control,
+            // Its owner died while it made the place: nobody has ever stood there.
+            Ok(None) if self.is_trusted() => return self.remove(),
+            // What is not ours to read is not ours to remove.
+            _ => return,
+        };
         let lives = |word| Process::noted(word).is_some_and(Process::lives);
         if !lives(&control.owner) && !lives(&control.checkpointer) {
             self.remove();
@@ -139,6 +144,14 @@ mod tests {
         assert!(!place.0.exists());
         // An owner that died before it had written its number.
         drop(place.make().unwrap());
+        place.remove_stale();
+        assert!(!place.0.exists());
+        // ... before it had made the control block, or all of it.
+        std::fs::DirBuilder::new().mode(0o700).create(&place.0).unwrap();
+        place.remove_stale();
+        assert!(!place.0.exists());
+        drop(place.make().unwrap());
+        std::fs::OpenOptions::new().write(true).open(place.0.join(NAME)).unwrap().set_len(0).unwrap();
         place.remove_stale();
         assert!(!place.0.exists());
     }
