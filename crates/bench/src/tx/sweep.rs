@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn every_point_is_measured() {
         let scratch = Scratch::within(&std::env::temp_dir()).unwrap();
-        let sides: Vec<Box<dyn Side>> = contenders().into_iter().map(|c| Box::new(c) as Box<dyn Side>).collect();
+        let here = contenders().into_iter().filter(|contender| contender.missing().is_none());
+        let sides: Vec<Box<dyn Side>> = here.map(|c| Box::new(c) as Box<dyn Side>).collect();
         let mut broken = Vec::new();
         let points = run(&sides[..2], &scratch, &Work::new(100, 1), (&[1], 1, 1.0), &mut Progress::new(), &mut broken);
         assert!(broken.is_empty(), "{broken:?}");
