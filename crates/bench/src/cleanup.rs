@@ -101,6 +101,12 @@ impl Running {
     /// Starts `command`; it also dies if this process is killed. Call it from a thread that outlives the child: the kernel
     /// ties the child's life to the thread that started it.
     pub fn spawn(command: &mut Command) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        Self::spawn_by(command, |command| command.spawn().with_context(|| format!("{program}: cannot be started")))
+    }
+
+    /// The same, where `spawn` starts it.
+    pub fn spawn_by(command: &mut Command, spawn: impl FnOnce(&mut Command) -> Result<Child>) -> Result<Self> {
         // SAFETY: between fork and exec the closure makes one system call, prctl, which is async-signal-safe and takes only
         // integers here.
         unsafe {
@@ -109,8 +115,7 @@ impl Running {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().with_context(|| format!("{program}: cannot be started"))?;
+        let child = spawn(command)?;
         register().children.push(child.id());
         Ok(Self { child })
     }

@@ -236,6 +236,10 @@ impl Bench<'_> {
         let [pause, restart, space, criu] = [Section::Pause, Section::Restart, Section::Space, Section::Criu].map(wanted);
         if pause {
             progress.section("pauses");
+            if !self.report.clones_files {
+                let why = "pause, nv: the file system does not clone files; name a directory on XFS or btrfs with --dir";
+                self.report.skipped.push(why.into());
+            }
             for config in self.pauses() {
                 self.pause(config, progress);
             }
@@ -266,6 +270,10 @@ impl Bench<'_> {
             all.push(config(PACED_MB, PACE, MANY_THREADS, Mode::Dram));
             // The slowest first: that is what the pause is compared with.
             all.extend(self.args.paces.iter().rev().map(|pace| config(PACED_MB, *pace, 2, Mode::Copy)));
+        }
+        if self.report.clones_files {
+            let small = self.plan.sizes.iter().filter(|mb| **mb <= COPIED_MB);
+            all.extend(small.map(|mb| config(*mb, PACE, 2, Mode::Nv)));
         }
         let copied = |mode| {
             let sizes = self.plan.sizes.iter().filter(move |mb| **mb <= COPIED_MB && (mode != Mode::Copy || **mb != PACED_MB));

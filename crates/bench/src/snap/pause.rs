@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use towa_snap::memory::precopy::Limits;
+use towa_snap::nv;
 use towa_snap::store::Store;
 use towa_snap::take::{Breakdown, Taken, Target};
 
@@ -29,6 +30,8 @@ use super::stats::{Spread, longest, median, ms};
 pub enum Mode {
     /// Copied while the program runs, the rest in the pause.
     Dram,
+    /// In a file that is cloned in the pause; where the file system does that.
+    Nv,
     /// What changed is copied in the pause.
     Copy,
     /// Everything is copied in the pause, each time.
@@ -37,19 +40,20 @@ pub enum Mode {
 
 impl Mode {
     /// All of them, in the order of plots.
-    pub const ALL: [Mode; 3] = [Mode::Dram, Mode::Copy, Mode::CopyAll];
+    pub const ALL: [Mode; 4] = [Mode::Dram, Mode::Nv, Mode::Copy, Mode::CopyAll];
 
     /// Name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Dram => "dram",
+            Mode::Nv => "nv",
             Mode::Copy => "copy",
             Mode::CopyAll => "copy_all",
         }
     }
 
     fn prepare(self, target: &mut Target, shape: Shape) {
-        if self != Mode::Dram {
+        if matches!(self, Mode::Copy | Mode::CopyAll) {
             // A quarter more: the program has other memory, too.
             target.set_limits(Limits { rounds: 0, ..Limits::default() }, shape.pages() / 4 * 5);
         }
@@ -64,7 +68,7 @@ impl Mode {
     /// Times the program's memory that a run of it needs at most, in memory: the program, the buffer of the copy, the store and what a
     /// merge makes beside it.
     pub fn needs(self) -> u64 {
-        if self == Mode::Dram { 4 } else { 5 }
+        if matches!(self, Mode::Copy | Mode::CopyAll) { 5 } else { 4 }
     }
 }
 
@@ -95,9 +99,8 @@ struct Seen {
 
 /// Takes checkpoints, in an empty directory.
 pub fn measure(children: &Path, dir: &Path, config: Config, rng: &mut SmallRng) -> Result<PauseRow> {
-    let program = Program::start(children, dir, config.shape)?;
     let store = Store::open_or_create(dir.join("store"))?;
-    let mut target = Target::open(program.pid(), None)?;
+    let (program, mut target) = start(children, dir, config, &store)?;
     config.mode.prepare(&mut target, config.shape);
     let (mut all, mut gaps, mut read) = (Vec::new(), Vec::new(), 0);
     let (mut began, mut written) = (now_ns(), program.board.written());
@@ -128,6 +131,22 @@ pub fn measure(children: &Path, dir: &Path, config: Config, rng: &mut SmallRng) 
     Ok(row(config, rate, &all))
 }
 
+fn start(children: &Path, dir: &Path, config: Config, store: &Store) -> Result<(Program, Target)> {
+    if config.mode != Mode::Nv {
+        let program = Program::start(children, dir, config.shape)?;
+        let target = Target::open(program.pid(), None)?;
+        return Ok((program, target));
+    }
+    let mut in_file = None;
+    let program = Program::start_by(children, dir, config.shape, |command| {
+        let (child, nv) = nv::spawn(command, store)?;
+        in_file = Some(nv);
+        Ok(child)
+    })?;
+    let target = Target::open_nv(program.pid(), in_file.context("a program in mode nv has a file")?)?;
+    Ok((program, target))
+}
+
 fn row(config: Config, pages_per_s: f64, all: &[Seen]) -> PauseRow {
     let spread = |figure: fn(&Seen) -> f64| Spread::of(all.iter().map(figure).collect());
     let seen = spread(|s| ms(s.seen_ns));
@@ -150,7 +169,7 @@ fn row(config: Config, pages_per_s: f64, all: &[Seen]) -> PauseRow {
         noise_ms_max: noise.max,
         total_ms: spread(|s| s.taken.total.as_secs_f64() * 1e3).p50,
         pages_in_pause: spread(|s| s.taken.last.written_pages as f64).p50,
-        pages_while_running: spread(|s| s.taken.rounds.iter().map(|round| round.written_pages as f64).sum()).p50,
+        pages_while_running: spread(|s| s.taken.rounds.iter().map(|round| round.written_pages).sum::<u64>() as f64).p50,
         rounds: spread(|s| s.taken.rounds.len() as f64).p50,
         checkpoints: all.len(),
         breakdown_us: breakdown(all),
@@ -163,7 +182,7 @@ fn breakdown(all: &[Seen]) -> BreakdownUs {
         freeze: of(|b| b.freeze),
         maps: of(|b| b.maps),
         process: of(|b| b.process),
-        threads: of(|b| b.threads),
+        told: of(|b| b.told),
         descriptors: of(|b| b.descriptors),
         find: of(|b| b.find),
         copy: of(|b| b.copy),

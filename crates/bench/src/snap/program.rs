@@ -10,7 +10,7 @@
 //! made up for; it has no descriptor but the standard ones, and dies with whoever started it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -205,13 +205,23 @@ pub struct Program {
 impl Program {
     /// Starts it in `dir`, and waits until its memory is full.
     pub fn start(children: &Path, dir: &Path, shape: Shape) -> Result<Program> {
+        Self::start_by(children, dir, shape, |command| Ok(command.spawn()?))
+    }
+
+    /// The same, where `spawn` starts it.
+    pub fn start_by(
+        children: &Path,
+        dir: &Path,
+        shape: Shape,
+        spawn: impl FnOnce(&mut Command) -> Result<Child>,
+    ) -> Result<Program> {
         let path = dir.join("board");
         let board = Board::create(&path)?;
         let mut command = Command::new(children);
         command.args(["bench-child", super::CHILD, "program", "--mb", &shape.mb.to_string()]);
         command.args(["--pages-per-s", &shape.pages_per_s.to_string(), "--threads", &shape.threads.to_string()]);
         command.arg("--board").arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut process = Running::spawn(&mut command)?;
+        let mut process = Running::spawn_by(&mut command, spawn)?;
         let began = Instant::now();
         while !board.ready() {
             if let Some(status) = process.ended()? {

@@ -89,7 +89,7 @@ pub struct PauseRow {
     pub pages_per_s_reached: f64,
     /// Its threads.
     pub threads: usize,
-    /// `dram`, `copy` or `copy_all`.
+    /// `dram`, `nv`, `copy` or `copy_all`.
     pub mode: String,
     /// As the program saw it.
     pub pause_ms_p50: f64,
@@ -130,10 +130,10 @@ pub struct BreakdownUs {
     pub freeze: f64,
     /// Reading the mappings.
     pub maps: f64,
-    /// What threads share.
+    /// Calls in the name of the process and its threads.
+    pub told: f64,
+    /// What the system shows of them.
     pub process: f64,
-    /// The threads.
-    pub threads: f64,
     /// The descriptors.
     pub descriptors: f64,
     /// Looking for changed pages.
@@ -152,8 +152,8 @@ impl BreakdownUs {
         [
             ("freeze", self.freeze),
             ("maps", self.maps),
+            ("told", self.told),
             ("process", self.process),
-            ("threads", self.threads),
             ("descriptors", self.descriptors),
             ("find", self.find),
             ("copy", self.copy),
@@ -168,7 +168,7 @@ impl BreakdownUs {
 pub struct RestartRow {
     /// Memory of the program, in MiB.
     pub mb: u64,
-    /// `eager`, or `copy`: the image read into memory, and nothing else.
+    /// `eager`, `lazy`, or `copy`: the image read into memory, and nothing else.
     pub mode: String,
     /// `warm`: the image was in the page cache; `cold`: it was not.
     pub cache: &'static str,

@@ -13,6 +13,8 @@ const COPIED: (u64, u64) = (512, 200_000);
 const COPY_RATIO: f64 = 0.05;
 /// Time of an eager restart over that of reading the image.
 const EAGER_RATIO: f64 = 1.0;
+/// Until the first instruction of a lazy restart, in ms, whatever the memory.
+const LAZY_MS: f64 = 50.0;
 /// Bytes of a checkpoint over those of the pages that changed.
 const SPACE_RATIO: f64 = 1.25;
 
@@ -35,6 +37,11 @@ pub fn judge(report: &SnapReport) -> Vec<Target> {
         let meaning = format!("eager restart of {mb} MiB over reading its image into memory, page cache warm");
         targets.push(Target::new(format!("eager to copy {mb} MiB"), meaning, Bound::AtMost, EAGER_RATIO, measured, "x"));
     }
+    for mb in &report.settings.sizes_mb {
+        let measured = report.restart_of(*mb, "lazy", "warm").map(|row| row.first_instruction_ms);
+        let meaning = format!("until the first instruction of a lazy restart of {mb} MiB, page cache warm");
+        targets.push(Target::new(format!("lazy {mb} MiB"), meaning, Bound::AtMost, LAZY_MS, measured, "ms"));
+    }
     let space = report.space.iter().map(|row| row.ratio_to_changed).reduce(f64::max);
     let meaning = "bytes of a checkpoint over those of the pages that changed, 1 % of all".to_owned();
     targets.push(Target::new("space".into(), meaning, Bound::AtMost, SPACE_RATIO, space, "x"));
@@ -56,6 +63,7 @@ mod tests {
         assert_eq!(met("pause to copy"), Some(true));
         assert_eq!(met("eager to copy 512 MiB"), Some(true), "the cold one does not count");
         assert_eq!(met("eager to copy 64 MiB"), None, "not measured is not missed");
+        assert_eq!(met("lazy 512 MiB"), None);
         assert_eq!(met("space"), Some(true));
     }
 
