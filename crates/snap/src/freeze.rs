@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::sys::proc;
 use crate::sys::ptrace::{self, Stop, Tid};
 
 /// All threads of a process, stopped.
@@ -54,7 +55,8 @@ impl Frozen {
                     // It ended meanwhile.
                     Err(Error::Gone { .. }) if tid != pid => {}
                     Err(e) => {
-                        seized.into_iter().for_each(|tid| drop(stop(tid).and_then(|()| ptrace::detach(tid, 0))));
+                        let let_go = |tid| ptrace::interrupt(tid).and_then(|()| stop(tid)).and_then(|()| ptrace::detach(tid, 0));
+                        seized.into_iter().for_each(|tid| drop(let_go(tid)));
                         return Err(e);
                     }
                 }
@@ -151,17 +153,13 @@ pub fn is_kin(pid: Tid) -> bool {
 /// Numbers of the threads of a process.
 pub fn tasks(pid: Tid) -> Result<Vec<Tid>> {
     let path = format!("/proc/{pid}/task");
-    let entries = std::fs::read_dir(&path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::Gone { pid },
-        _ => Error::io(format!("reading {path}"), e),
-    })?;
+    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
+    let entries = std::fs::read_dir(&path).map_err(failed)?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Waits until a thread that was asked to stop has stopped, outside of signals: those that it was about to get it gets first.
 fn stop(tid: Tid) -> Result<()> {
-    // INTERRUPT again does no harm, and is needed by those that were only seized.
-    ptrace::interrupt(tid)?;
     loop {
         match ptrace::wait(tid)? {
             Stop::Interrupted => return Ok(()),

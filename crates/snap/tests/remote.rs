@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::prelude::*;
 use support::{Running, compile};
 use towa_snap::freeze::Frozen;
-use towa_snap::remote::{Call, Stub};
+use towa_snap::remote::{Call, Stub, TOGETHER};
 
 /// Freezes, has every thread make calls, and lets it go.
 fn visit(pid: i32, stub: &mut Option<Stub>) {
@@ -21,6 +21,14 @@ fn visit(pid: i32, stub: &mut Option<Stub>) {
         let calls: Vec<Call> = (0..20).flat_map(|_| [Call::new(libc::SYS_getpid, &[]), Call::new(libc::SYS_gettid, &[])]).collect();
         let results = stub.run(tid, &calls).expect("it makes the calls");
         assert!(results.chunks(2).all(|pair| pair == [i64::from(pid), i64::from(tid)]), "{results:?}");
+    }
+    for some in frozen.threads().chunks(TOGETHER) {
+        let asks = |tid: &i32| (*tid, (0..1 + *tid as usize % 7).map(|_| Call::new(libc::SYS_gettid, &[])).collect());
+        let jobs: Vec<(i32, Vec<Call>)> = some.iter().map(asks).collect();
+        let results = stub.run_each(&jobs).expect("they make the calls");
+        for ((tid, calls), results) in jobs.iter().zip(&results) {
+            assert_eq!(*results, vec![i64::from(*tid); calls.len()]);
+        }
     }
 }
 

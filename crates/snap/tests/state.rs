@@ -5,8 +5,8 @@ mod support;
 use support::{Running, compile};
 use towa_snap::freeze::Frozen;
 use towa_snap::remote::Stub;
-use towa_snap::state::process::{Process, refusals};
-use towa_snap::state::thread::Thread;
+use towa_snap::state::process::refusals;
+use towa_snap::state::told;
 
 #[test]
 fn a_process_and_its_threads_are_described() {
@@ -20,9 +20,9 @@ fn a_process_and_its_threads_are_described() {
         let frozen = Frozen::freeze(pid).unwrap();
         let mut stub = Stub::install(frozen.threads()).unwrap();
         stub.choose_signal(frozen.threads()).unwrap();
-        let process = Process::look(&frozen, &stub).unwrap();
-        let threads: Vec<Thread> = frozen.threads().iter().map(|tid| Thread::look(*tid, &stub).unwrap()).collect();
-        assert_eq!(process.layout, Process::look(&frozen, &stub).unwrap().layout);
+        let mut look = || told::ask(&frozen, &mut stub).and_then(|told| told.look(&frozen, stub.signal())).unwrap();
+        let (process, threads) = look();
+        assert_eq!(process.layout, look().0.layout);
         (process, threads)
     };
 
@@ -61,13 +61,37 @@ fn a_process_and_its_threads_are_described() {
         let frozen = Frozen::freeze(pid).unwrap();
         let mut stub = Stub::install(frozen.threads()).unwrap();
         stub.choose_signal(frozen.threads()).unwrap();
-        Thread::look(pid, &stub).unwrap().sleeps_in == Some(libc::SYS_clock_nanosleep as u64)
+        let (_, threads) = told::ask(&frozen, &mut stub).and_then(|told| told.look(&frozen, stub.signal())).unwrap();
+        threads[0].sleeps_in == Some(libc::SYS_clock_nanosleep as u64)
     };
     assert!((0..200).any(|_| sleeps()), "it was never seen to sleep");
 
     std::fs::write(&file, "").unwrap();
     assert_eq!(target.line(), "kept");
     target.must_succeed();
+}
+
+/// More than ask at once, and more questions than there is room for in one table.
+#[test]
+fn many_threads_and_timers_are_each_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile("many", dir.path(), &[]) else { return };
+    for (threads, timers) in [(1, 0), (16, 5), (17, 20), (50, 200), (3, 400)] {
+        let target = Running::start(&program, &[&threads.to_string(), &timers.to_string()]);
+        // The thread that said so has ended.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let frozen = Frozen::freeze(target.pid()).unwrap();
+        let mut stub = Stub::install(frozen.threads()).unwrap();
+        stub.choose_signal(frozen.threads()).unwrap();
+        let (process, found) = told::ask(&frozen, &mut stub).and_then(|told| told.look(&frozen, stub.signal())).unwrap();
+        let mut stacks: Vec<u64> = found.iter().map(|thread| thread.altstack.2).collect();
+        assert_eq!(stacks[0], 16384, "the leader's");
+        stacks.sort_unstable();
+        assert_eq!(stacks, (0..threads).map(|n| 16384 + n * 64).collect::<Vec<u64>>());
+        let mut times: Vec<u64> = process.timers.iter().map(|timer| timer.value_ns.div_ceil(1_000_000_000)).collect();
+        times.sort_unstable();
+        assert_eq!(times, (0..timers).map(|n| 1000 + n).collect::<Vec<u64>>());
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::io::ErrorKind;
 
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, Pages};
+use crate::sys::proc;
 
 /// One mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,15 +153,14 @@ pub fn read_with_flags(pid: i32) -> Result<Vec<(Mapping, VmFlags)>> {
 
 fn text(pid: i32, name: &str) -> Result<String> {
     let path = format!("/proc/{pid}/{name}");
-    let bytes = std::fs::read(&path).map_err(|err| match (err.kind(), err.raw_os_error()) {
-        (ErrorKind::NotFound, _) | (_, Some(libc::ESRCH)) => Error::Gone { pid },
-        (ErrorKind::PermissionDenied, _) => {
+    // Paths need not be UTF-8; what is compared of a name is ASCII.
+    proc::text(&path).map_err(|err| match err.kind() {
+        _ if proc::is_gone(&err) => Error::Gone { pid },
+        ErrorKind::PermissionDenied => {
             Error::NotPermitted { pid, what: "reading its mappings", remedy: "be the same user, or root" }
         }
         _ => Error::io(path, err),
-    })?;
-    // Paths need not be UTF-8; what is compared of a name is ASCII.
-    Ok(String::from_utf8(bytes).unwrap_or_else(|err| String::from_utf8_lossy(err.as_bytes()).into_owned()))
+    })
 }
 
 fn not_understood(pid: i32, line: &str) -> Error {

@@ -47,6 +47,7 @@ use super::maps::{Kept, Mapping};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::pagemap::{self, FILE, PRESENT, Pagemap, Query, Region, SWAPPED, WRITTEN, ZERO};
+use crate::sys::proc;
 use crate::sys::uffd::{self, Uffd};
 
 /// Pages from which on a mapping is first asked for marks alone.
@@ -125,7 +126,7 @@ impl Tracker {
     /// For process `pid`.
     pub fn new(pid: i32, method: Method) -> Result<Tracker> {
         let pagemap = Pagemap::open(pid).map_err(|err| match err.kind() {
-            io::ErrorKind::NotFound => Error::Gone { pid },
+            _ if proc::is_gone(&err) => Error::Gone { pid },
             io::ErrorKind::PermissionDenied => Error::NotPermitted {
                 pid,
                 what: "reading its page table",
@@ -190,18 +191,15 @@ impl Tracker {
         }
         let mut found = Found::default();
         let mut kept = PageSet::new();
-        for mapping in mappings {
-            let Some(kind) = mapping.kept() else { continue };
-            kept.push(mapping.pages.clone());
-            let range = &mapping.pages;
-            match kind {
-                Kept::SharedAnonymous if phase == Phase::Running => Ok(()),
-                Kept::SharedAnonymous => self.shared(mapping, &mut found),
-                _ => self.private(range, kind, phase, &mut found),
+        for group in mappings.chunk_by(|one, next| phase == Phase::Last && one_look_does(one, next)) {
+            let whole = group[0].pages.start..group[group.len() - 1].pages.end;
+            if group.len() > 1 && self.all_ours(&whole) && self.look_at_all(&whole, &mut found)? {
+                kept.push(whole);
+                continue;
             }
-            .map_err(|err| {
-                Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
-            })?;
+            for mapping in group {
+                self.one(mapping, phase, &mut kept, &mut found)?;
+            }
         }
         // Asked last: if it was there then, all that was found is about it.
         if self.pagemap.ended().map_err(|err| Error::io(format!("page table of process {}", self.pid), err))? {
@@ -222,6 +220,29 @@ impl Tracker {
             self.registered = self.registered.intersection(&kept);
         }
         Ok(Change { written, dropped, guards: PageSet::of(found.guards), fresh: found.fresh, untracked: found.untracked })
+    }
+
+    /// One mapping.
+    fn one(&mut self, mapping: &Mapping, phase: Phase, kept: &mut PageSet, found: &mut Found) -> Result<()> {
+        let Some(kind) = mapping.kept() else { return Ok(()) };
+        let range = &mapping.pages;
+        kept.push(range.clone());
+        match kind {
+            Kept::SharedAnonymous if phase == Phase::Running => Ok(()),
+            Kept::SharedAnonymous => self.shared(mapping, found),
+            _ => self.private(range, kind, phase, found),
+        }
+        .map_err(|err| self.failed(range, err))
+    }
+
+    fn failed(&self, range: &Pages, err: io::Error) -> Error {
+        Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
+    }
+
+    /// Several mappings of files, side by side, all registered before: a call costs more than the few pages of a library's parts. Whether
+    /// they still are.
+    fn look_at_all(&mut self, whole: &Pages, found: &mut Found) -> Result<bool> {
+        self.tracked(whole, Kept::OwnCopies, Phase::Last, found).map_err(|err| self.failed(whole, err))
     }
 
     /// A private mapping.
@@ -353,6 +374,11 @@ impl Tracker {
         Ok(())
     }
 
+    /// Whether all of this was registered.
+    fn all_ours(&self, range: &Pages) -> bool {
+        !self.start_over && PageSet::of([range.clone()]).difference(&self.registered).is_empty()
+    }
+
     /// Whether the mapping there may be one that we have registered: then it is, or it is not registered at all.
     fn is_ours(&self, range: &Pages) -> bool {
         let registered = self.registered.ranges();
@@ -367,6 +393,12 @@ impl Found {
         self.empty.extend(PageSet::of([range.clone()]).difference(&content).ranges().iter().cloned());
         self.written.extend(content.ranges().iter().cloned());
     }
+}
+
+/// Whether these can be looked at together: parts of files without a gap between them.
+fn one_look_does(one: &Mapping, next: &Mapping) -> bool {
+    let is_part = |mapping: &Mapping| mapping.kept() == Some(Kept::OwnCopies) && mapping.pages.end - mapping.pages.start < GLANCE;
+    one.pages.end == next.pages.start && is_part(one) && is_part(next)
 }
 
 /// The category that tells the file's own pages of a mapping from the process's copies; none where there is no file.

@@ -13,6 +13,9 @@
 //! The tool writes the 1 when all is prepared: one store. With the tool alive only the first thread is let go, until its signal; the others
 //! stay stopped, and get their own registers back. If the tool dies, the kernel lets all of them go, and they do what the table above says.
 //!
+//! For calls that only ask ([`Stub::run_each`]) the gate does not matter: each thread makes its own behind it, all at the same time. If the
+//! tool dies they all make the rest and go on.
+//!
 //! What must always hold: from the store of the 1 until the last call is made, no thread executes an instruction of the program.
 
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +29,9 @@ use crate::sys::ptrace::{self, Registers, Tid};
 /// Distance of a thread's state from its own copy of the code.
 #[cfg(target_arch = "x86_64")]
 const STATE: u64 = STATES - CODE;
+
+/// Threads that [`Stub::run_each`] takes at once.
+pub const TOGETHER: usize = 16;
 
 const PREPARED: u32 = 0;
 const NOW: u32 = 1;
@@ -44,6 +50,9 @@ global_asm!(
     "jne 34f",
     "test rbp, rbp",
     "jz 33f",
+    ".globl towa_snap_gate_behind",
+    ".hidden towa_snap_gate_behind",
+    "towa_snap_gate_behind:",
     "30: mov rax, [rbx]",
     "mov rdi, [rbx + 8]",
     "mov rsi, [rbx + 16]",
@@ -114,6 +123,7 @@ global_asm!(
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     static towa_snap_gate_begin: u8;
+    static towa_snap_gate_behind: u8;
     static towa_snap_gate_end: u8;
 }
 
@@ -121,6 +131,18 @@ unsafe extern "C" {
 #[cfg(not(target_arch = "x86_64"))]
 fn code() -> &'static [u8] {
     &[]
+}
+
+/// Where in a copy of the code the calls begin.
+#[cfg(target_arch = "x86_64")]
+fn behind() -> u64 {
+    // SAFETY: symbols in the same bytes, defined above.
+    unsafe { (&raw const towa_snap_gate_behind).offset_from_unsigned(&raw const towa_snap_gate_begin) as u64 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn behind() -> u64 {
+    0
 }
 
 /// The code, which finds the state of its thread at a fixed distance: one copy for each.
@@ -143,7 +165,7 @@ impl Stub {
     /// If there are none, or more.
     pub fn run_alone(&mut self, threads: &[Tid], calls: &[Call]) -> Result<Vec<i64>> {
         assert!((1..=super::AT_ONCE).contains(&calls.len()), "a table's worth of calls");
-        self.make_slots(threads)?;
+        self.make_slots(threads[0], threads.len() as u64)?;
         let saved = threads.iter().map(|tid| Saved::of(*tid)).collect::<Result<Vec<Saved>>>()?;
         let done = self.run_prepared(threads, &saved, calls);
         // Also after an error: what can be put back is. The gate says 0 or 2 then, unless the thread itself is gone.
@@ -153,16 +175,75 @@ impl Stub {
         done
     }
 
-    fn run_prepared(&self, threads: &[Tid], saved: &[Saved], calls: &[Call]) -> Result<Vec<i64>> {
-        let mut table: Vec<Entry> = calls.iter().map(|call| Entry { number: call.number, args: call.args, result: 0 }).collect();
-        memory::write(self.pid, self.base + GATE, &PREPARED.to_le_bytes())?;
+    /// Has each of these threads, which stand still, make its calls, all at the same time; the results of each, as the kernel returns them. For
+    /// calls as [`Stub::run`] takes them: [`TOGETHER`] threads at most, and [`AT_ONCE`](super::AT_ONCE) calls in all.
+    ///
+    /// # Panics
+    /// If there are more.
+    pub fn run_each(&mut self, jobs: &[(Tid, Vec<Call>)]) -> Result<Vec<Vec<i64>>> {
+        let all: usize = jobs.iter().map(|(_, calls)| calls.len()).sum();
+        assert!(jobs.len() <= TOGETHER && all <= super::AT_ONCE && jobs.iter().all(|(_, calls)| !calls.is_empty()));
+        let Some((first, _)) = jobs.first() else { return Ok(Vec::new()) };
+        self.make_slots(*first, jobs.len() as u64)?;
+        let saved = jobs.iter().map(|(tid, _)| Saved::of(*tid)).collect::<Result<Vec<Saved>>>()?;
+        let done = self.run_side_by_side(jobs, &saved);
+        for ((tid, _), saved) in jobs.iter().zip(&saved) {
+            saved.put_back(*tid)?;
+        }
+        let mut results = done?.into_iter();
+        Ok(jobs.iter().map(|(_, calls)| results.by_ref().take(calls.len()).collect()).collect())
+    }
+
+    fn run_side_by_side(&self, jobs: &[(Tid, Vec<Call>)], saved: &[Saved]) -> Result<Vec<i64>> {
+        let mut table: Vec<Entry> = jobs
+            .iter()
+            .flat_map(|(_, calls)| calls)
+            .map(|call| Entry { number: call.number, args: call.args, result: 0 })
+            .collect();
         memory::write(self.pid, self.base + TABLE, bytemuck::cast_slice(&table))?;
+        self.write_states(saved)?;
+        let (mut entry, mut running, mut done) = (0, Vec::new(), Ok(()));
+        for (slot, ((tid, calls), saved)) in jobs.iter().zip(saved).enumerate() {
+            let mut registers = self.at_gate(slot, *tid, saved, calls.len());
+            registers.rip += behind();
+            registers.rbx += entry * size_of::<Entry>() as u64;
+            entry += calls.len() as u64;
+            done = self.set_off(*tid, &registers);
+            if done.is_err() {
+                break;
+            }
+            running.push(*tid);
+        }
+        // Also after an error: whoever runs must stand still again before anything is put back.
+        for tid in running {
+            done = done.and(self.await_signal(tid));
+        }
+        done?;
+        memory::read(self.pid, self.base + TABLE, bytemuck::cast_slice_mut(&mut table))?;
+        Ok(table.into_iter().map(|entry| entry.result).collect())
+    }
+
+    fn set_off(&self, tid: Tid, registers: &Registers) -> Result<()> {
+        ptrace::set_registers(tid, registers)?;
+        ptrace::set_signal_mask(tid, !(1 << (self.signal - 1)))?;
+        ptrace::cont(tid, 0)
+    }
+
+    /// Where the slots find what to go back to.
+    fn write_states(&self, saved: &[Saved]) -> Result<()> {
         let mut states = Vec::new();
         for saved in saved {
             states.extend(arch::state(saved));
             states.resize(states.len().next_multiple_of(SLOT as usize), 0);
         }
-        memory::write(self.pid, self.base + STATES, &states)?;
+        memory::write(self.pid, self.base + STATES, &states)
+    }
+
+    fn run_prepared(&self, threads: &[Tid], saved: &[Saved], calls: &[Call]) -> Result<Vec<i64>> {
+        let mut table: Vec<Entry> = calls.iter().map(|call| Entry { number: call.number, args: call.args, result: 0 }).collect();
+        memory::write(self.pid, self.base + GATE, &PREPARED.to_le_bytes())?;
+        memory::write(self.pid, self.base + TABLE, bytemuck::cast_slice(&table))?;
+        self.write_states(saved)?;
         // The tool dies here: whoever has its new registers finds a gate of 0, and goes straight back.
         for (n, (tid, saved)) in threads.iter().zip(saved).enumerate() {
             // Then the mask: with that first it would be left in the program with all signals blocked.
@@ -182,9 +263,8 @@ impl Stub {
         registers
     }
 
-    /// Copies of the code for so many threads.
-    fn make_slots(&mut self, threads: &[Tid]) -> Result<()> {
-        let wanted = threads.len() as u64;
+    /// Copies of the code for so many threads, made by one that stands still.
+    fn make_slots(&mut self, by: Tid, wanted: u64) -> Result<()> {
         if wanted <= self.slots {
             return Ok(());
         }
@@ -192,17 +272,24 @@ impl Stub {
             let what = format!("{wanted} threads; mode nv takes {SLOTS} at most (mode dram takes any number)");
             return Err(Error::Refused { pid: self.pid, what: vec![Refusal { place: "threads".into(), what }] });
         }
+        let at = self.base + CODE;
+        let protect = |how: i32| [at, SLOTS * SLOT, how as u64];
+        // Nobody runs there: the tool may die between any two of these.
+        self.call(by, libc::SYS_mprotect, &protect(libc::PROT_READ | libc::PROT_WRITE))?;
+        self.write_slots(wanted)?;
+        self.call(by, libc::SYS_mprotect, &protect(libc::PROT_READ | libc::PROT_EXEC))?;
+        Ok(())
+    }
+
+    /// Where they may be written just now.
+    pub(super) fn write_slots(&mut self, count: u64) -> Result<()> {
         let mut copies = Vec::new();
-        for _ in 0..wanted {
+        for _ in 0..count {
             copies.extend_from_slice(code());
             copies.resize(copies.len().next_multiple_of(SLOT as usize), 0xcc);
         }
-        let protect = |how: i32| [self.base + CODE, STATES - CODE, how as u64];
-        // Nobody runs there: the tool may die between any two of these.
-        self.call(threads[0], libc::SYS_mprotect, &protect(libc::PROT_READ | libc::PROT_WRITE))?;
         memory::write(self.pid, self.base + CODE, &copies)?;
-        self.call(threads[0], libc::SYS_mprotect, &protect(libc::PROT_READ | libc::PROT_EXEC))?;
-        self.slots = wanted;
+        self.slots = count;
         Ok(())
     }
 }

@@ -14,9 +14,10 @@
 
 use std::ops::Range;
 
-use super::{Call, LEN, PAGE, Saved, Stub, arch, frame, left};
+use super::{Call, LEN, PAGE, Saved, Stub, TABLE, arch, frame, gate, left};
 use crate::error::{Error, Refusal, Result};
 use crate::sys::memory;
+use crate::sys::proc;
 use crate::sys::ptrace::{self, Stop, Tid};
 
 /// `syscall; ret`
@@ -36,7 +37,7 @@ const QUIET: [i32; 4] = [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD, libc::SIGC
 /// One of them that the process does not catch, and none of `threads`, which stand still, blocks (and so may wait for it).
 pub fn unused_signal(pid: Tid, threads: &[Tid]) -> Result<i32> {
     let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
+    let status = proc::text(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
     let caught =
         status.lines().find_map(|line| line.strip_prefix("SigCgt:")).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     let mut used = caught.unwrap_or(u64::MAX);
@@ -59,7 +60,7 @@ struct Layout {
 
 fn layout(pid: Tid) -> Result<Layout> {
     let path = format!("/proc/{pid}/maps");
-    let maps = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
+    let maps = proc::text(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
     let mut layout = Layout { executable: Vec::new(), stack: None };
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -202,7 +203,8 @@ impl Stub {
         let mut stub = Stub { pid, base: 0, signal, slots: 0 };
         stub.base = stub.checked(libc::SYS_mmap, base)?;
         memory::write(pid, stub.base, arch::code())?;
-        for (from, len, prot) in [(stub.base, PAGE, read | execute), (stub.base + PAGE, LEN - PAGE, read | write)] {
+        stub.write_slots(gate::TOGETHER as u64)?;
+        for (from, len, prot) in [(stub.base, TABLE, read | execute), (stub.base + TABLE, LEN - TABLE, read | write)] {
             let protected = call(libc::SYS_mprotect, [from, len, prot, 0, 0, 0])?;
             stub.checked(libc::SYS_mprotect, protected)?;
         }
@@ -303,6 +305,6 @@ fn settle(tid: Tid) -> Result<()> {
 
 fn has_shadow_stack(pid: Tid) -> Result<bool> {
     let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
+    let status = proc::text(&path).map_err(|e| Error::io(format!("reading {path}"), e))?;
     Ok(status.lines().any(|line| line.starts_with("x86_Thread_features:") && line.contains("shstk")))
 }

@@ -4,6 +4,7 @@
 //!   mmap          ... │ -wx                                                 │ ...      of a length that is a stub's: nothing in it, or code
 //!   mprotect      ... │ r-x  code, ours to the byte │ -wx                   │ ...
 //!   mprotect      ... │ r-x  code, ours to the byte │ rw-  table and so on  │ ...      whole; all of them without a name, without a file
+//!   more slots    ... │ r-x  code │ rw-  slots, table and so on             │ ...      for a moment
 //! ```
 //!
 //! Memory that may be written and executed but not read is nobody's but ours: the processor reads it all the same, so no program asks for
@@ -20,7 +21,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use super::{LEN, PAGE, arch};
+use super::{LEN, PAGE, TABLE, arch};
 use crate::error::Result;
 use crate::memory::maps::{self, Mapping};
 use crate::sys::memory;
@@ -83,16 +84,17 @@ pub fn free(pid: Tid, threads: &[Tid]) -> Result<Vec<Left>> {
 fn ending_in(pid: Tid, before: Option<&Mapping>, mapping: &Mapping) -> Option<Left> {
     const WX: i32 = libc::PROT_WRITE | libc::PROT_EXEC;
     let range = mapping.pages.start * PAGE..mapping.pages.end * PAGE;
-    let begins = before.is_some_and(|code| {
-        let last = code.pages.end * PAGE - PAGE;
-        let ours = nobodys(code) && code.prot == libc::PROT_READ | libc::PROT_EXEC;
-        ours && code.pages.end == mapping.pages.start && holds_code(pid, last)
+    let is_code =
+        |code: &&Mapping| nobodys(code) && code.prot == libc::PROT_READ | libc::PROT_EXEC && code.pages.end == mapping.pages.start;
+    let begin = before.filter(is_code).and_then(|code| {
+        let begins = |len: &u64| code.pages.start * PAGE + len <= range.start && holds_code(pid, range.start - len);
+        [TABLE, PAGE].into_iter().find(begins)
     });
-    let from = if begins { range.start - PAGE } else { range.start };
+    let from = range.start - begin.unwrap_or(0);
     match mapping.prot {
         _ if !nobodys(mapping) => None,
         WX if (range.end - from) % LEN == 0 => Some(Left { at: from..range.end, whole: false }),
-        prot if begins && prot == libc::PROT_READ | libc::PROT_WRITE && range.end - from >= LEN => {
+        prot if begin.is_some() && prot == libc::PROT_READ | libc::PROT_WRITE && range.end - from >= LEN => {
             Some(Left { at: from..from + LEN, whole: true })
         }
         _ => None,

@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::sys::memory;
 use crate::sys::ptrace::{self, Registers, Stop, Tid};
 
+pub use gate::TOGETHER;
 pub use install::{call_own, can_be_entered, find_syscall};
 pub use left::Claim;
 
@@ -58,8 +59,14 @@ struct Entry {
 }
 
 const PAGE: u64 = towa_media::PAGE as u64;
-/// Code in a page of its own, which is executable and not writable.
-const TABLE: u64 = PAGE;
+/// The code is in a page of its own; behind it, for calls of several threads at a time ([`gate`]), a copy of other code for each. Both are
+/// executable and not writable.
+const CODE: u64 = PAGE;
+/// Bytes of a copy, and of a state.
+const SLOT: u64 = 512;
+/// Threads that there is room for.
+const SLOTS: u64 = 512;
+const TABLE: u64 = CODE + SLOTS * SLOT;
 const TABLE_PAGES: u64 = 4;
 const ENTRIES: usize = (TABLE_PAGES * PAGE) as usize / size_of::<Entry>();
 const SCRATCH: u64 = TABLE + TABLE_PAGES * PAGE;
@@ -71,14 +78,9 @@ const STATE: u64 = SCRATCH + SCRATCH_LEN;
 const LABEL: u64 = STATE + PAGE / 2;
 /// Bytes of a label.
 pub const LABEL_LEN: usize = 16;
-/// For calls that are made while no thread may run ([`gate`]): its word; then, for each thread, a copy of its code, and its state.
+/// For calls that are made while no thread may run: the word that says so; then, for each thread with code of its own, its state.
 const GATE: u64 = STATE + PAGE;
-const CODE: u64 = GATE + PAGE;
-/// Bytes of a copy, and of a state.
-const SLOT: u64 = 512;
-/// Threads that there is room for.
-const SLOTS: u64 = 512;
-const STATES: u64 = CODE + SLOTS * SLOT;
+const STATES: u64 = GATE + PAGE;
 /// Bytes of the stub. Most are never touched.
 pub const LEN: u64 = STATES + SLOTS * SLOT;
 /// Calls that [`Stub::run_alone`] makes at once.
@@ -198,6 +200,11 @@ impl Stub {
 
     fn run_to_signal(&self, tid: Tid) -> Result<()> {
         ptrace::cont(tid, 0)?;
+        self.await_signal(tid)
+    }
+
+    /// Of a thread that runs.
+    fn await_signal(&self, tid: Tid) -> Result<()> {
         loop {
             match ptrace::wait(tid)? {
                 Stop::Signal(signal) if signal == self.signal => return Ok(()),

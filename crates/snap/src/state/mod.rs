@@ -9,6 +9,7 @@ pub mod process;
 pub mod region;
 pub mod settings;
 pub mod thread;
+pub mod told;
 
 use serde::{Deserialize, Serialize};
 

@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::cpu::Machine;
 use super::settings;
 use super::thread::{hex, pending};
+use super::told::ProcessTold;
 use crate::error::{Error, Refusal, Result};
-use crate::freeze::Frozen;
-use crate::remote::{Call, Stub};
+use crate::sys::proc;
 use crate::sys::ptrace::Tid;
-use crate::sys::{machine, memory};
 
 /// Signals there are.
 pub const SIGNALS: u64 = 64;
@@ -167,16 +166,14 @@ impl Status {
     }
 }
 
-fn text(pid: Tid, name: &str) -> Result<String> {
-    Ok(String::from_utf8_lossy(&bytes(pid, name)?).into_owned())
+pub(super) fn text(pid: Tid, name: &str) -> Result<String> {
+    told_by_system(pid, name, proc::text)
 }
 
-fn bytes(pid: Tid, name: &str) -> Result<Vec<u8>> {
+fn told_by_system<T>(pid: Tid, name: &str, read: fn(&str) -> std::io::Result<T>) -> Result<T> {
     let path = format!("/proc/{pid}/{name}");
-    std::fs::read(&path).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => Error::Gone { pid },
-        _ => Error::io(format!("reading {path}"), e),
-    })
+    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
+    read(&path).map_err(failed)
 }
 
 fn link(pid: Tid, name: &str) -> Result<PathBuf> {
@@ -271,13 +268,11 @@ fn unnamed_groups(pid: Tid) -> bool {
 }
 
 impl Process {
-    /// Looks at a process that stands still.
-    pub fn look(frozen: &Frozen, stub: &Stub) -> Result<Process> {
-        let pid = frozen.pid();
+    /// Looks at a process that stands still; `told`: what it was told itself. Pending signals `quiet` are the tool's own.
+    pub(super) fn look(pid: Tid, told: ProcessTold, quiet: i32) -> Result<Process> {
         let status = Status::of(pid)?;
         let stat = Stat::of(pid)?;
-        let told = Told::by(frozen, stub)?;
-        let arguments = bytes(pid, "cmdline")?;
+        let arguments = told_by_system(pid, "cmdline", proc::read)?;
         let arguments = arguments.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
         let mut arguments: Vec<String> = arguments.collect();
         arguments.pop();
@@ -292,7 +287,7 @@ impl Process {
             limits: limits(pid)?,
             personality: u64::from_str_radix(text(pid, "personality")?.trim(), 16).unwrap_or(0),
             actions: told.actions,
-            pending: pending(pid, true, stub.signal())?,
+            pending: pending(pid, true, quiet)?,
             interval_timers: told.interval_timers,
             timers: told.timers,
             dumpable: told.dumpable,
@@ -306,7 +301,7 @@ impl Process {
                 stack: stat.word(28),
                 arguments: (stat.word(48), stat.word(49)),
                 environment: (stat.word(50), stat.word(51)),
-                auxv: hex(&bytes(pid, "auxv")?),
+                auxv: hex(&told_by_system(pid, "auxv", proc::read)?),
             },
             clocks: (clock_ns(libc::CLOCK_MONOTONIC), clock_ns(libc::CLOCK_BOOTTIME)),
             machine: Machine::here().clone(),
@@ -364,98 +359,8 @@ fn limit(line: &str) -> Option<(u64, u64)> {
     Some((words.next()??, words.next()??))
 }
 
-const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
-const ARCH_GET_UNTAG_MASK: u64 = 0x4001;
-const PR_GET_MEMORY_MERGE: u64 = 68;
-
-/// What only the process itself is told.
-struct Told {
-    actions: Vec<[u64; 4]>,
-    interval_timers: [(u64, u64); 3],
-    timers: Vec<PosixTimer>,
-    dumpable: u64,
-    subreaper: bool,
-    no_huge_pages: bool,
-    membarrier: u64,
-    brk: u64,
-    register_sets: u64,
-    deny_write_execute: u64,
-    merge_memory: bool,
-}
-
-impl Told {
-    fn by(frozen: &Frozen, stub: &Stub) -> Result<Told> {
-        const INTERVALS: u64 = SIGNALS * 32;
-        const SUBREAPER: u64 = INTERVALS + 3 * 32;
-        const TIMERS: u64 = SUBREAPER + 32;
-        const REGISTER_SETS: u64 = SUBREAPER + 8;
-        const TAG_MASK: u64 = SUBREAPER + 16;
-        const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
-        let pid = frozen.pid();
-        let mut timers = posix_timers(&text(pid, "timers").unwrap_or_default());
-        let at = |offset| stub.scratch() + offset;
-        let mut calls: Vec<Call> = (0..SIGNALS).map(|n| Call::new(libc::SYS_rt_sigaction, &[n + 1, 0, at(n * 32), 8])).collect();
-        calls.extend((0..3).map(|n| Call::new(libc::SYS_getitimer, &[n, at(INTERVALS + n * 32)])));
-        calls.push(Call::new(libc::SYS_prctl, &[libc::PR_GET_CHILD_SUBREAPER as u64, at(SUBREAPER)]));
-        calls.extend(
-            timers.iter().zip(0..).map(|(timer, n)| Call::new(libc::SYS_timer_gettime, &[timer.id as u64, at(TIMERS + n * 32)])),
-        );
-        let sure = calls.len();
-        calls.push(Call::new(libc::SYS_prctl, &[libc::PR_GET_DUMPABLE as u64]));
-        calls.push(Call::new(libc::SYS_prctl, &[libc::PR_GET_THP_DISABLE as u64]));
-        calls.push(Call::new(libc::SYS_membarrier, &[MEMBARRIER_GET_REGISTRATIONS]));
-        calls.push(Call::new(libc::SYS_brk, &[0]));
-        calls.push(Call::new(machine::SYS_ARCH_PRCTL, &[ARCH_GET_XCOMP_PERM, at(REGISTER_SETS)]));
-        calls.push(Call::new(machine::SYS_ARCH_PRCTL, &[ARCH_GET_UNTAG_MASK, at(TAG_MASK)]));
-        calls.push(Call::new(libc::SYS_prctl, &[libc::PR_GET_MDWE as u64]));
-        calls.push(Call::new(libc::SYS_prctl, &[PR_GET_MEMORY_MERGE]));
-        if TIMERS + timers.len() as u64 * 32 > crate::remote::SCRATCH_LEN {
-            return Err(Error::Refused {
-                pid,
-                what: vec![Refusal { place: "timers".into(), what: "more than 500 timers".into() }],
-            });
-        }
-
-        let results = stub.run(pid, &calls)?;
-        for (call, result) in calls.iter().zip(&results).take(sure) {
-            stub.checked(call.number, *result)?;
-        }
-        let mut scratch = vec![0u8; (TIMERS + timers.len() as u64 * 32) as usize];
-        memory::read(pid, stub.scratch(), &mut scratch)?;
-        let word = |offset: u64| u64::from_le_bytes(scratch[offset as usize..][..8].try_into().expect("eight bytes"));
-        let four = |offset: u64| [word(offset), word(offset + 8), word(offset + 16), word(offset + 24)];
-        for (timer, n) in timers.iter_mut().zip(0..) {
-            let [interval, interval_rest, value, value_rest] = four(TIMERS + n * 32);
-            (timer.interval_ns, timer.value_ns) = (interval * 1_000_000_000 + interval_rest, value * 1_000_000_000 + value_rest);
-        }
-        let interval = |n: u64| {
-            let [interval, interval_rest, value, value_rest] = four(INTERVALS + n * 32);
-            ((value * 1_000_000 + value_rest) * 1000, (interval * 1_000_000 + interval_rest) * 1000)
-        };
-        // What an older kernel does not know, nobody has.
-        let told = |n: usize| results[sure + n].max(0) as u64;
-        if results[sure + 5] == 0 && word(TAG_MASK) != u64::MAX {
-            let what = "it keeps marks of its own in addresses (ARCH_ENABLE_TAGGED_ADDR), which cannot be kept";
-            return Err(Error::Refused { pid, what: vec![Refusal { place: "process".into(), what: what.into() }] });
-        }
-        Ok(Told {
-            actions: (0..SIGNALS).map(|n| four(n * 32)).collect(),
-            interval_timers: [interval(0), interval(1), interval(2)],
-            timers,
-            dumpable: told(0),
-            subreaper: word(SUBREAPER) as u32 != 0,
-            no_huge_pages: told(1) != 0,
-            membarrier: told(2),
-            brk: told(3),
-            register_sets: if results[sure + 4] == 0 { word(REGISTER_SETS) } else { 0 },
-            deny_write_execute: told(6),
-            merge_memory: told(7) != 0,
-        })
-    }
-}
-
 /// What `/proc/PID/timers` says of the timers of timer_create(2).
-fn posix_timers(text: &str) -> Vec<PosixTimer> {
+pub(super) fn posix_timers(text: &str) -> Vec<PosixTimer> {
     let mut timers: Vec<PosixTimer> = Vec::new();
     for line in text.lines() {
         let Some((key, value)) = line.split_once(':') else { continue };

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::settings::{self, Settings};
+use super::told::ThreadTold;
 use crate::error::{Error, Result};
-use crate::remote::{Call, Stub, arch};
-use crate::sys::memory;
+use crate::remote::arch;
+use crate::sys::proc;
 use crate::sys::ptrace::{self, Registers, Rseq, Tid};
 
 /// Words in the order of `struct user_regs_struct`.
@@ -68,14 +69,13 @@ impl Thread {
         Some(unsafe { std::mem::transmute::<[u64; WORDS], Registers>(words) })
     }
 
-    /// Looks at a thread that stands still.
-    pub fn look(tid: Tid, stub: &Stub) -> Result<Thread> {
+    /// Looks at a thread that stands still; `told`: what it was told itself. Pending signals `quiet` are the tool's own. There are so many
+    /// processors `online`.
+    pub(super) fn look(tid: Tid, told: ThreadTold, quiet: i32, online: u32) -> Result<Thread> {
         settings::refuse(tid)?;
         let registers = ptrace::registers(tid)?;
-        let told = told_by_itself(tid, stub)?;
         let name_at = format!("/proc/{tid}/comm");
-        let name = std::fs::read_to_string(&name_at).map_err(|e| Error::io(format!("reading {name_at}"), e))?;
-        let quiet = stub.signal();
+        let name = proc::text(&name_at).map_err(|e| Error::io(format!("reading {name_at}"), e))?;
         Ok(Thread {
             tid,
             name: name.trim_end_matches('\n').to_owned(),
@@ -89,49 +89,12 @@ impl Thread {
             tid_address: told.tid_address,
             altstack: told.altstack,
             scheduling: scheduling(tid)?,
-            affinity: affinity(tid)?,
+            affinity: affinity(tid, online)?,
             death_signal: told.death_signal,
             sleeps_in: arch::goes_on(&registers).then_some(registers.orig_rax),
             settings: told.settings,
         })
     }
-}
-
-/// What only the thread itself is told.
-struct Told {
-    altstack: (u64, i32, u64),
-    tid_address: u64,
-    death_signal: i32,
-    settings: Settings,
-}
-
-fn told_by_itself(tid: Tid, stub: &Stub) -> Result<Told> {
-    const ALTSTACK: u64 = 0;
-    const TID_ADDRESS: u64 = 24;
-    const DEATH_SIGNAL: u64 = 32;
-    const SETTINGS: u64 = 40;
-    let at = |offset| stub.scratch() + offset;
-    let mut calls = vec![
-        Call::new(libc::SYS_sigaltstack, &[0, at(ALTSTACK)]),
-        Call::new(libc::SYS_prctl, &[libc::PR_GET_TID_ADDRESS as u64, at(TID_ADDRESS)]),
-        Call::new(libc::SYS_prctl, &[libc::PR_GET_PDEATHSIG as u64, at(DEATH_SIGNAL)]),
-    ];
-    let sure = calls.len();
-    // Of these, what an older kernel or another processor does not know, nobody has.
-    calls.extend(settings::calls(at(SETTINGS)));
-    let results = stub.run(tid, &calls)?;
-    for (call, result) in calls.iter().zip(&results).take(sure) {
-        stub.checked(call.number, *result)?;
-    }
-    let mut bytes = [0u8; (SETTINGS + settings::SCRATCH) as usize];
-    memory::read(tid, stub.scratch(), &mut bytes)?;
-    let word = |offset: u64| u64::from_le_bytes(bytes[offset as usize..][..8].try_into().expect("eight bytes"));
-    Ok(Told {
-        altstack: (word(ALTSTACK), word(ALTSTACK + 8) as i32, word(ALTSTACK + 16)),
-        tid_address: word(TID_ADDRESS),
-        death_signal: word(DEATH_SIGNAL) as i32,
-        settings: Settings::of(tid, &results[sure..], word(SETTINGS))?,
-    })
 }
 
 /// Signals that wait, without those that the tool itself uses.
@@ -164,15 +127,13 @@ fn scheduling(tid: Tid) -> Result<(u32, i32, u32)> {
     }
 }
 
-fn affinity(tid: Tid) -> Result<Vec<u64>> {
+fn affinity(tid: Tid, online: u32) -> Result<Vec<u64>> {
     let mut mask = vec![0u64; 128];
     // SAFETY: a buffer and its length.
     let got = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, mask.len() * 8, mask.as_mut_ptr()) };
     if got < 0 {
         return Err(Error::last(format!("sched_getaffinity of thread {tid}")));
     }
-    // SAFETY: one number.
-    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as u32;
     let may: u32 = mask.iter().map(|word| word.count_ones()).sum();
     mask.truncate(mask.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
     Ok(if may >= online { Vec::new() } else { mask })

@@ -5,6 +5,7 @@ pub mod machine;
 pub mod memory;
 pub(crate) mod pagemap;
 pub(crate) mod priority;
+pub(crate) mod proc;
 pub mod ptrace;
 pub(crate) mod uffd;
 pub(crate) mod unix_diag;

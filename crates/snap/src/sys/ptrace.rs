@@ -176,8 +176,8 @@ pub fn set_registers(tid: Tid, registers: &Registers) -> Result<()> {
 
 /// A set of registers of a stopped thread, by `NT_...`.
 pub fn regset(tid: Tid, kind: i32) -> Result<Vec<u8>> {
-    // Larger than any XSAVE area there is.
-    let mut bytes = vec![0u8; 64 << 10];
+    // Larger than any XSAVE area there is (with AMX: 11 KB).
+    let mut bytes = vec![0u8; 16 << 10];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     called("PTRACE_GETREGSET", tid, call(libc::PTRACE_GETREGSET, tid, kind as usize, &raw mut iov as usize))?;
     bytes.truncate(iov.iov_len);

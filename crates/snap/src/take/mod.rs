@@ -29,8 +29,8 @@ use crate::pages::{PAGE, PageSet};
 use crate::remote::{self, Call, Claim, Stub};
 use crate::state::cpu::Machine;
 use crate::state::descriptors::{Found, look};
-use crate::state::process::{Process, clock_ns, refusals};
-use crate::state::thread::Thread;
+use crate::state::process::{clock_ns, refusals};
+use crate::state::told;
 use crate::state::{State, kernel, mapped};
 use crate::store::{Base, Draft, Mode, Store};
 use crate::sys::priority::Urgent;
@@ -400,13 +400,13 @@ impl Target {
         let stub = self.stub.as_mut().expect("prepared");
         stub.choose_signal(frozen.threads())?;
         breakdown.maps = steps.step();
-        let process = Process::look(&frozen, stub)?;
-        breakdown.process = steps.step();
-        let mut threads = frozen.threads().iter().map(|tid| Thread::look(*tid, stub)).collect::<Result<Vec<Thread>>>()?;
+        let told = told::ask(&frozen, stub)?;
+        breakdown.told = steps.step();
+        let (process, mut threads) = told.look(&frozen, stub.signal())?;
         for thread in &mut threads {
             thread.sleeps_in = thread.user_registers().and_then(|registers| self.sleeps.seen(thread.tid, &registers));
         }
-        breakdown.threads = steps.step();
+        breakdown.process = steps.step();
         let found = look(&self.process)?;
         self.refuse_late(&found, phase)?;
         breakdown.descriptors = steps.step();

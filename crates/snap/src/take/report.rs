@@ -34,10 +34,10 @@ pub struct Breakdown {
     pub freeze: Duration,
     /// Mappings were read.
     pub maps: Duration,
-    /// What threads share: files of /proc, and calls in the process's name.
+    /// Calls in the name of the process and its threads.
+    pub told: Duration,
+    /// Registers, files of /proc.
     pub process: Duration,
-    /// Each thread: registers, and calls in its name.
-    pub threads: Duration,
     /// Descriptors.
     pub descriptors: Duration,
     /// Changed pages were looked for.

@@ -14,6 +14,7 @@ use super::{Descriptor, Descriptors, Identity, Kind, Lock, OpenFile, Pipe, Watch
 use crate::error::{Error, Refusal, Result};
 use crate::state::thread::hex;
 use crate::sys::fd::{self, Process};
+use crate::sys::proc;
 
 /// What was found, and what stands in the way.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ struct Info(Vec<(String, String)>);
 
 impl Info {
     fn of(pid: i32, fd: i32) -> io::Result<Info> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"))?;
+        let text = proc::text(&format!("/proc/{pid}/fdinfo/{fd}"))?;
         let line = |line: &str| line.split_once(':').map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
         Ok(Info(text.lines().filter_map(line).collect()))
     }
@@ -124,10 +125,8 @@ pub fn look(process: &Process) -> Result<Found> {
 
 fn numbers(pid: i32) -> Result<Vec<i32>> {
     let path = format!("/proc/{pid}/fd");
-    let entries = std::fs::read_dir(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::Gone { pid },
-        _ => Error::io(format!("reading {path}"), e),
-    })?;
+    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
+    let entries = std::fs::read_dir(&path).map_err(failed)?;
     let mut numbers: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)
