@@ -93,7 +93,7 @@ fn ending_in(pid: Tid, before: Option<&Mapping>, mapping: &Mapping) -> Option<Le
     let from = range.start - begin.unwrap_or(0);
     match mapping.prot {
         _ if !nobodys(mapping) => None,
-        WX if (range.end - from) % LEN == 0 => Some(Left { at: from..range.end, whole: false }),
+        WX if (range.end - from).is_multiple_of(LEN) => Some(Left { at: from..range.end, whole: false }),
         prot if begin.is_some() && prot == libc::PROT_READ | libc::PROT_WRITE && range.end - from >= LEN => {
             Some(Left { at: from..from + LEN, whole: true })
         }
