@@ -314,6 +314,13 @@ impl Process {
     }
 }
 
+/// Reads what [`Process::look`] will read, so that all that takes part in it is in the processor's caches when the process stands still.
+pub fn rehearse(pid: Tid) {
+    for name in ["status", "stat", "timers", "cmdline", "limits", "personality", "auxv", "oom_score_adj", "gid_map", "comm"] {
+        let _ = told_by_system(pid, name, proc::read);
+    }
+}
+
 /// The process that a thread is of.
 pub fn thread_group(tid: Tid) -> Result<Tid> {
     Ok(Status::of(tid)?.number("Tgid") as Tid)

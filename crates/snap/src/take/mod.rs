@@ -29,7 +29,7 @@ use crate::pages::{PAGE, PageSet};
 use crate::remote::{self, Call, Claim, Stub};
 use crate::state::cpu::Machine;
 use crate::state::descriptors::{Found, look};
-use crate::state::process::{clock_ns, refusals};
+use crate::state::process::{clock_ns, refusals, rehearse};
 use crate::state::told;
 use crate::state::{State, kernel, mapped};
 use crate::store::{Base, Draft, Mode, Store};
@@ -387,6 +387,7 @@ impl Target {
         if store.mode() == Mode::Reflink {
             written_files(&look(&self.process)?).iter().for_each(|(file, _)| drop(towa_media::files::sync(file)));
         }
+        self.rehearse();
         let (began, stopped_at_ns) = (Instant::now(), clock_ns(libc::CLOCK_MONOTONIC));
         let (mut steps, mut breakdown) = (Steps(began), Breakdown::default());
         let urgent = Urgent::begin();
@@ -441,6 +442,12 @@ impl Target {
         let descriptors = found.descriptors;
         let state = State { version: State::VERSION, kernel: kernel(), process, threads, descriptors, mapped, regions };
         Ok(Frame { state, pause, stopped_at_ns, breakdown, rounds, last, frozen })
+    }
+
+    /// What was not done for a while takes twice as long the first time: better while the process runs.
+    fn rehearse(&self) {
+        let _ = (maps::read(self.pid), look(&self.process));
+        rehearse(self.pid);
     }
 
     /// What has come up since the survey.
