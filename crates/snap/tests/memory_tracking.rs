@@ -138,15 +138,15 @@ fn sample(bytes: &[u8]) -> Vec<(usize, u8)> {
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("SEED").map_or_else(|_| u64::from(std::process::id()), |text| text.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = std::env::var("TOWA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| u64::from(std::process::id()));
+    println!("TOWA_SEED={seed}");
     seed
 }
 
 /// Whatever the target does, the copy is its memory at the moment of the last round.
 #[test]
 fn at_random_the_copy_is_the_memory() {
-    let (first, rounds) = (seed(), std::env::var("ROUNDS").map_or(100, |text| text.parse().unwrap()));
+    let (first, rounds) = (seed(), std::env::var("TOWA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100));
     for seed in first..first + 3 {
         println!("seed {seed}");
         let mut rng = SmallRng::seed_from_u64(seed);

@@ -111,8 +111,9 @@ fn check(store: &Store, told: &Told) {
 }
 
 fn cut_again_and_again(place: &Place) {
-    let seed = std::env::var("SEED").map_or_else(|_| SmallRng::from_os_rng().random(), |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed =
+        std::env::var("TOWA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| SmallRng::from_os_rng().random());
+    println!("TOWA_SEED={seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
     // Before anything else happens on the file system: the directory itself is durable, too.
     let made = Store::open_or_create(place.dir()).unwrap();
