@@ -56,8 +56,9 @@ impl Store {
         }
         // Stopped before the sync it may or may not be marked; but then it has not been restarted either.
         let mark = path.join(CONSUMED);
-        let file = sharing::create(&mark)?;
-        files::sync(&file).and_then(|()| files::sync_dir(&path)).map_err(|e| {
+        sharing::create(&mark)?;
+        // It is empty: its name is all there is of it.
+        files::sync_dir(&path).map_err(|e| {
             // It was not used up, then.
             let _ = std::fs::remove_file(&mark);
             failed("syncing", &mark, e)
