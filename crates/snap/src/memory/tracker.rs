@@ -52,8 +52,6 @@ use crate::sys::uffd::{self, Uffd};
 
 /// Pages from which on a mapping is first asked for marks alone.
 const GLANCE: u64 = 1024;
-/// Pages for which a thread of its own is worth it, while the process stands still.
-const PART: u64 = 32 << 10;
 /// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
 const NEAR: u64 = 128;
 
@@ -112,8 +110,6 @@ pub struct Tracker {
     registered: PageSet,
     regions: Vec<Region>,
     marked: Vec<Region>,
-    /// How many this program may use.
-    processors: u64,
 }
 
 /// What was found in one call, before it is put together.
@@ -153,8 +149,7 @@ impl Tracker {
         let scans = pagemap.can_tell(told);
         let (content, owed, registered) = (PageSet::new(), PageSet::new(), PageSet::new());
         let (regions, marked) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-        Ok(Tracker { processors, pid, pagemap, uffd, scans, tell, content, owed, start_over: true, registered, regions, marked })
+        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, start_over: true, registered, regions, marked })
     }
 
     /// The process whose memory it is.
@@ -263,9 +258,7 @@ impl Tracker {
     fn tracked(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<bool> {
         self.regions.clear();
         let armed = if phase == Phase::Last { Ok(()) } else { self.arm_written(range, kind) };
-        // While the process runs the other processors are its own.
-        let parts = if phase == Phase::Running { 1 } else { ((range.end - range.start) / PART).clamp(1, self.processors) };
-        match armed.and_then(|()| self.look(range, kind, parts)) {
+        match armed.and_then(|()| self.look(range, kind)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             other => other?,
         }
@@ -301,8 +294,7 @@ impl Tracker {
     }
 
     /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too.
-    /// By so many threads.
-    fn look(&mut self, range: &Pages, kind: Kept, parts: u64) -> io::Result<()> {
+    fn look(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
         let file = file_of(kind);
         let (inverted, any, tell) = (PRESENT, WRITTEN | PRESENT | file, self.tell | file);
         let closely = Query { inverted, any, tell, registered_only: true, ..Query::default() };
@@ -312,10 +304,7 @@ impl Tracker {
         // The kernel finds marks three times faster when it is asked for nothing else. What is not there counts as marked.
         let marked = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
         self.marked.clear();
-        match parts {
-            1 => self.pagemap.scan(range, marked, &mut self.marked)?,
-            _ => self.pagemap.scan_side_by_side(range, marked, parts, &mut self.marked)?,
-        }
+        self.pagemap.scan(range, marked, &mut self.marked)?;
         // Not always in order: where a huge page is split under way, the kernel tells its pages again.
         let mut runs = self.marked.iter().map(Region::pages).peekable();
         while let Some(mut run) = runs.next() {

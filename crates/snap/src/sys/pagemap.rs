@@ -124,26 +124,6 @@ impl Pagemap {
         Ok(())
     }
 
-    /// The same by `parts` threads, each with a part of the range. Runs may be told in two pieces.
-    pub fn scan_side_by_side(&self, range: &Pages, query: Query, parts: u64, found: &mut Vec<Region>) -> io::Result<()> {
-        let len = (range.end - range.start).div_ceil(parts).max(1);
-        let starts = (range.start..range.end).step_by(len as usize);
-        let mut parts = starts.map(|start| start..(start + len).min(range.end));
-        let Some(first) = parts.next() else { return Ok(()) };
-        std::thread::scope(|scope| {
-            let scan = |part: Pages| {
-                let mut found = Vec::with_capacity(1024);
-                self.scan(&part, query, &mut found).map(|()| found)
-            };
-            let others: Vec<_> = parts.map(|part| scope.spawn(move || scan(part))).collect();
-            self.scan(&first, query, found)?;
-            for other in others {
-                found.extend(other.join().expect("a scan does not panic")?);
-            }
-            Ok(())
-        })
-    }
-
     /// The runs of pages that are in memory or swapped out, for kernels without the ioctl: 8 bytes are read for each page.
     /// Pages of zeros and pages of files are found as well; with `anonymous_only`, those of files are left out.
     pub fn present(&self, range: &Pages, anonymous_only: bool, found: &mut Vec<Pages>) -> io::Result<()> {
@@ -195,12 +175,6 @@ mod tests {
         pagemap.present(&range, true, &mut present).unwrap();
         let scanned: PageSet = regions.iter().map(Region::pages).collect();
         assert_eq!(PageSet::of(present), scanned);
-        for parts in [1, 2, 3, 7, 500] {
-            let mut found = Vec::new();
-            pagemap.scan_side_by_side(&range, query, parts, &mut found).unwrap();
-            assert_eq!(found.iter().map(Region::pages).collect::<PageSet>(), scanned, "{parts} parts");
-        }
-        pagemap.scan_side_by_side(&(first..first), query, 2, &mut regions).unwrap();
         assert!(scanned.contains(first + 4) && scanned.contains(first + 100) && !pagemap.ended().unwrap());
     }
 }
