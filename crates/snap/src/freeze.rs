@@ -153,8 +153,7 @@ pub fn is_kin(pid: Tid) -> bool {
 /// Numbers of the threads of a process.
 pub fn tasks(pid: Tid) -> Result<Vec<Tid>> {
     let path = format!("/proc/{pid}/task");
-    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
-    let entries = std::fs::read_dir(&path).map_err(failed)?;
+    let entries = std::fs::read_dir(&path).map_err(proc::failed(pid, &path))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 

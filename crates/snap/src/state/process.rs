@@ -172,8 +172,7 @@ pub(super) fn text(pid: Tid, name: &str) -> Result<String> {
 
 fn told_by_system<T>(pid: Tid, name: &str, read: fn(&str) -> std::io::Result<T>) -> Result<T> {
     let path = format!("/proc/{pid}/{name}");
-    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
-    read(&path).map_err(failed)
+    read(&path).map_err(proc::failed(pid, &path))
 }
 
 fn link(pid: Tid, name: &str) -> Result<PathBuf> {

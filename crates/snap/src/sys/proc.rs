@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+use super::ptrace::Tid;
+use crate::error::Error;
+
 /// Longer than most of them are; what is longer takes more calls.
 const ROOM: usize = 16 << 10;
 
@@ -35,6 +38,11 @@ pub fn text(path: &str) -> io::Result<String> {
 /// Whether an error of such a file says that its process has ended.
 pub fn is_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// What such an error means to whoever looks at process `pid`.
+pub fn failed(pid: Tid, path: &str) -> impl FnOnce(io::Error) -> Error {
+    move |e| if is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) }
 }
 
 #[cfg(test)]

@@ -125,8 +125,7 @@ pub fn look(process: &Process) -> Result<Found> {
 
 fn numbers(pid: i32) -> Result<Vec<i32>> {
     let path = format!("/proc/{pid}/fd");
-    let failed = |e| if proc::is_gone(&e) { Error::Gone { pid } } else { Error::io(format!("reading {path}"), e) };
-    let entries = std::fs::read_dir(&path).map_err(failed)?;
+    let entries = std::fs::read_dir(&path).map_err(proc::failed(pid, &path))?;
     let mut numbers: Vec<i32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)
