@@ -4,6 +4,7 @@
 //! TOWA_SNAP_MOMENTS sets the number of moments (20), TOWA_SEED repeats one run of them.
 
 mod places;
+mod support;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rand::prelude::*;
-use towa_snap::store::{Store, Which};
+use towa_snap::store::Store;
 use towa_snap::take::Target;
 
 fn given(name: &str, otherwise: u64) -> u64 {
@@ -21,17 +22,7 @@ fn given(name: &str, otherwise: u64) -> u64 {
 /// Restarts in a process of its own, as the tool does; `TOWA_TEST_RESTART` names the store.
 #[test]
 fn restarter() {
-    let Ok(dir) = std::env::var("TOWA_TEST_RESTART") else { return };
-    let checkpoint = Store::open(dir).unwrap().open_checkpoint(Which::Newest).unwrap();
-    let restarted = towa_snap::restart::restart(
-        &checkpoint,
-        &towa_snap::restart::Options { files: towa_snap::restart::Files::Rewind, ..Default::default() },
-    )
-    .unwrap_or_else(|e| panic!("{e}"));
-    let mut status = 0;
-    // SAFETY: our own child.
-    unsafe { libc::waitpid(restarted.pid, &raw mut status, 0) };
-    std::process::exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 100 + libc::WTERMSIG(status) });
+    support::restart_as_asked();
 }
 
 /// A command line in a directory; its standard output goes to `out` there.

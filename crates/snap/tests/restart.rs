@@ -15,17 +15,7 @@ use towa_snap::take::Target;
 /// Restarts in a process of its own, as the tool does; `TOWA_TEST_RESTART` names the store.
 #[test]
 fn restarter() {
-    let Ok(dir) = std::env::var("TOWA_TEST_RESTART") else { return };
-    let checkpoint = Store::open(dir).unwrap().open_checkpoint(Which::Newest).unwrap();
-    let restarted = towa_snap::restart::restart(
-        &checkpoint,
-        &towa_snap::restart::Options { files: towa_snap::restart::Files::Rewind, ..Default::default() },
-    )
-    .unwrap_or_else(|e| panic!("{e}"));
-    let mut status = 0;
-    // SAFETY: our own child.
-    unsafe { libc::waitpid(restarted.pid, &raw mut status, 0) };
-    std::process::exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 100 + libc::WTERMSIG(status) });
+    support::restart_as_asked();
 }
 
 fn restart(store: &Store) -> (std::process::Child, BufReader<OwnedFdReader>) {

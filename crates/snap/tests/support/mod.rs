@@ -6,6 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use towa_snap::restart::{Files, Options};
+use towa_snap::store::{Store, Which};
+
 /// Compiles `programs/NAME.c` into `dir`; `None`, said loudly, without a compiler.
 pub fn compile(name: &str, dir: &Path, flags: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
@@ -81,4 +84,17 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// In a process of its own, as the tool does: restarts from the newest checkpoint of the store that `TOWA_TEST_RESTART` names, if that is set,
+/// and ends as the program does.
+pub fn restart_as_asked() {
+    let Ok(dir) = std::env::var("TOWA_TEST_RESTART") else { return };
+    let checkpoint = Store::open(dir).unwrap().open_checkpoint(Which::Newest).unwrap();
+    let options = Options { files: Files::Rewind, ..Options::default() };
+    let restarted = towa_snap::restart::restart(&checkpoint, &options).unwrap_or_else(|e| panic!("{e}"));
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(restarted.pid, &raw mut status, 0) };
+    std::process::exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 100 + libc::WTERMSIG(status) });
 }
