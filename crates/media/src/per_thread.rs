@@ -11,9 +11,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const FIRST_BUCKET: usize = 16;
 const BUCKETS: usize = 24;
@@ -73,6 +71,13 @@ thread_local! {
 
 static FREE: Mutex<Slots> = Mutex::new(Slots { free: BTreeSet::new(), made: 0 });
 
+/// The slots that no thread has. A mutex of the standard library, because Miri runs what is in this file, and takes the untyped system
+/// call by which `parking_lot` waits for undefined behaviour.
+fn free_slots() -> MutexGuard<'static, Slots> {
+    // Nothing in here leaves the slots half changed.
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Slots {
     free: BTreeSet<usize>,
     made: usize,
@@ -85,14 +90,14 @@ impl Drop for GiveBack {
     fn drop(&mut self) {
         let slot = SLOT.replace(NO_SLOT);
         if slot != NO_SLOT {
-            FREE.lock().free.insert(slot);
+            free_slots().free.insert(slot);
         }
     }
 }
 
 #[cold]
 fn take_slot() -> usize {
-    let mut slots = FREE.lock();
+    let mut slots = free_slots();
     let slot = slots.free.pop_first().unwrap_or_else(|| {
         slots.made += 1;
         slots.made - 1

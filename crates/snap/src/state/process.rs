@@ -313,7 +313,7 @@ impl Process {
     }
 }
 
-/// Reads what [`Process::look`] will read, so that all that takes part in it is in the processor's caches when the process stands still.
+/// Reads what `Process::look` will read, so that all that takes part in it is in the processor's caches when the process stands still.
 pub fn rehearse(pid: Tid) {
     for name in ["status", "stat", "timers", "cmdline", "limits", "personality", "auxv", "oom_score_adj", "gid_map", "comm"] {
         let _ = told_by_system(pid, name, proc::read);
