@@ -24,10 +24,11 @@
 //! | present, page of zeros | empty | empty |
 //! | present, page of the file | - | empty |
 //! | swapped, marked | changed | changed |
-//! | swapped, not marked | same | **changed** |
+//! | swapped, not marked | same | **changed** if it was its own |
 //! | nothing | empty | empty |
 //!
 //! The one in bold: dropping an armed page of a file mapping leaves a marker in its place, which looks like a page that is swapped out.
+//! The file's own pages are armed like others: so a large library, none of which is ever written, is passed over as fast as memory.
 //!
 //! Shared memory without a name is not tracked: a write through another mapping of it, or by a child, leaves no mark in this page table,
 //! and neither need be there any more when we look. It is copied whole while the process stands still; what of it has content, the
@@ -51,7 +52,7 @@ use crate::sys::proc;
 use crate::sys::uffd::{self, Uffd};
 
 /// Pages from which on a mapping is first asked for marks alone.
-const GLANCE: u64 = 1024;
+const GLANCE: u64 = 256;
 /// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
 const NEAR: u64 = 128;
 
@@ -257,8 +258,8 @@ impl Tracker {
     /// pages may have been armed.
     fn tracked(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<bool> {
         self.regions.clear();
-        let armed = if phase == Phase::Last { Ok(()) } else { self.arm_written(range, kind) };
-        match armed.and_then(|()| self.look(range, kind)) {
+        let runs = self.runs(range, kind);
+        match runs.and_then(|runs| runs.iter().try_for_each(|run| self.arm_and_look(run, kind, phase))) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             other => other?,
         }
@@ -274,8 +275,11 @@ impl Tracker {
                     found.written.push(pages);
                 }
             } else if is(SWAPPED) {
-                if is(WRITTEN) || kind == Kept::OwnCopies {
+                if is(WRITTEN) {
                     found.written.push(pages);
+                } else if kind == Kept::OwnCopies {
+                    // Of what was the file's before, it is the marker of an armed page that was dropped: nothing has changed.
+                    found.written.extend(parts_of(&self.content, &pages));
                 }
             } else {
                 found.empty.push(pages);
@@ -284,43 +288,52 @@ impl Tracker {
         Ok(true)
     }
 
-    /// Adds what was written to the regions, and arms it. Only what is there: arming what is not would fill the page table of a large
-    /// reservation. Guards are left as they are, so that they show each time; so are the file's own pages, which are of no interest.
-    fn arm_written(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
-        let without = self.tell & pagemap::GUARD | file_of(kind);
-        let (tell, any) = (self.tell | file_of(kind), PRESENT | SWAPPED);
-        let query = Query { inverted: without, all: WRITTEN | without, any, tell, arm: true, registered_only: true };
-        self.pagemap.scan(range, query, &mut self.regions)
-    }
-
-    /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too.
-    fn look(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
-        let file = file_of(kind);
-        let (inverted, any, tell) = (PRESENT, WRITTEN | PRESENT | file, self.tell | file);
-        let closely = Query { inverted, any, tell, registered_only: true, ..Query::default() };
-        if kind == Kept::OwnCopies || range.end - range.start < GLANCE {
-            return self.pagemap.scan(range, closely, &mut self.regions);
+    /// Where in a mapping changes may be, in order. The kernel finds marks many times faster when it is asked for nothing else; what is not
+    /// there counts as marked. Of a file mapping, an own copy that was dropped is not marked: so it is where own copies were, too.
+    fn runs(&mut self, range: &Pages, kind: Kept) -> io::Result<Vec<Pages>> {
+        if range.end - range.start < GLANCE {
+            return Ok(vec![range.clone()]);
         }
-        // The kernel finds marks three times faster when it is asked for nothing else. What is not there counts as marked.
         let marked = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
         self.marked.clear();
         self.pagemap.scan(range, marked, &mut self.marked)?;
-        // Not always in order: where a huge page is split under way, the kernel tells its pages again.
-        let mut runs = self.marked.iter().map(Region::pages).peekable();
-        while let Some(mut run) = runs.next() {
-            while let Some(next) = runs.next_if(|next| next.start < run.end + NEAR) {
-                run = run.start.min(next.start)..run.end.max(next.end);
-            }
-            self.pagemap.scan(&run, closely, &mut self.regions)?;
+        let mut runs: Vec<Pages> = self.marked.iter().map(Region::pages).collect();
+        if kind == Kept::OwnCopies {
+            runs.extend(parts_of(&self.content, range));
         }
-        Ok(())
+        // Where a huge page is split under way, the kernel tells its pages again.
+        runs.sort_unstable_by_key(|run| run.start);
+        runs.dedup_by(|next, run| {
+            let near = next.start < run.end + NEAR;
+            if near {
+                run.end = run.end.max(next.end);
+            }
+            near
+        });
+        Ok(runs)
+    }
+
+    /// Adds to the regions what is written, and arms it unless it is the last round; then what is not there; of a file mapping, what is
+    /// swapped or a file's, too.
+    ///
+    /// Only what is there is armed: arming what is not would fill the page table of a large reservation. Guards are left as they are, so that
+    /// they show each time. A file's own pages are armed, so that no mark of theirs is in the way.
+    fn arm_and_look(&mut self, run: &Pages, kind: Kept, phase: Phase) -> io::Result<()> {
+        let (file, guard) = (file_of(kind), self.tell & pagemap::GUARD);
+        let tell = self.tell | file;
+        if phase != Phase::Last {
+            let query =
+                Query { inverted: guard, all: WRITTEN | guard, any: PRESENT | SWAPPED, tell, arm: true, registered_only: true };
+            self.pagemap.scan(run, query, &mut self.regions)?;
+        }
+        let (inverted, any) = (PRESENT, WRITTEN | PRESENT | file);
+        self.pagemap.scan(run, Query { inverted, any, tell, registered_only: true, ..Query::default() }, &mut self.regions)
     }
 
     /// A mapping that was not seen before, or cannot be tracked: all its content. It is registered and armed if the phase says so.
     fn as_new(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
         let (file, guard) = (file_of(kind), self.tell & pagemap::GUARD);
-        let (without, tell) = (file | guard, self.tell | file);
-        let there = Query { inverted: without, all: without, any: PRESENT | SWAPPED, tell, ..Query::default() };
+        let there = Query { inverted: guard, all: guard, any: PRESENT | SWAPPED, tell: self.tell | file, ..Query::default() };
         self.regions.clear();
         let mut armed = false;
         if let Some(uffd) = &self.uffd
@@ -348,7 +361,7 @@ impl Tracker {
             }
             self.pagemap.scan(range, there, &mut self.regions)?;
         }
-        let content = self.regions.iter().filter(|region| region.categories & ZERO == 0).map(Region::pages);
+        let content = self.regions.iter().filter(|region| region.categories & (ZERO | file) == 0).map(Region::pages);
         found.put(range, content.collect());
         self.guards(range).map(|guards| found.guards.extend(guards.ranges().iter().cloned()))
     }
@@ -399,6 +412,14 @@ impl Found {
 fn one_look_does(one: &Mapping, next: &Mapping) -> bool {
     let is_part = |mapping: &Mapping| mapping.kept() == Some(Kept::OwnCopies) && mapping.pages.end - mapping.pages.start < GLANCE;
     one.pages.end == next.pages.start && is_part(one) && is_part(next)
+}
+
+/// What of a set lies in a range.
+fn parts_of(set: &PageSet, range: &Pages) -> impl Iterator<Item = Pages> {
+    let ranges = set.ranges();
+    let first = ranges.partition_point(|part| part.end <= range.start);
+    let (start, end) = (range.start, range.end);
+    ranges[first..].iter().take_while(move |part| part.start < end).map(move |part| part.start.max(start)..part.end.min(end))
 }
 
 /// The category that tells the file's own pages of a mapping from the process's copies; none where there is no file.
