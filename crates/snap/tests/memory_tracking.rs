@@ -463,6 +463,36 @@ fn guards_are_told() {
     assert_eq!(followed.copy.0[&(at / PAGE + 5)][0], 9);
 }
 
+/// In the last round a few marked pages are taken for written. If they were dropped, the copy has zeros, until the next round; what cannot be
+/// read is found out then.
+#[test]
+fn dropped_and_guarded_just_before_the_last_round() {
+    let mut followed = Followed::start();
+    let at = followed.target.map(2000, RW, PRIVATE);
+    followed.target.write(at, 2000, 1);
+    followed.checkpoint(Limits::default());
+    followed.changes();
+    followed.target.madvise(at + 300 * PAGE, 3, libc::MADV_DONTNEED);
+    followed.target.madvise(at + 600 * PAGE, 300, libc::MADV_DONTNEED);
+    followed.target.write(at + 1000 * PAGE, 2, 5);
+    assert_eq!(followed.frozen_round(Phase::Last).dropped_pages, 300);
+    assert_eq!(followed.copy.0[&(at / PAGE + 301)], [0; PAGE as usize]);
+    assert_eq!(followed.changes().dropped_pages, 3);
+    if followed.target.call(libc::SYS_madvise, [at + 50 * PAGE, 2 * PAGE, MADV_GUARD_INSTALL as u64]) < 0 {
+        println!("SKIP guards: this kernel has none (6.13)");
+        return;
+    }
+    followed.target.write(at + 1200 * PAGE, 2, 5);
+    followed.target.ok(libc::SYS_munmap, [at + 1900 * PAGE, 10 * PAGE]);
+    let round = followed.frozen_round(Phase::Last);
+    assert_eq!(followed.frozen.change().guards, PageSet::of(Some(at / PAGE + 50..at / PAGE + 52)), "{round:?}");
+    assert!(!followed.copy.0.contains_key(&(at / PAGE + 50)) && followed.copy.0[&(at / PAGE + 1201)][0] == 6);
+    // Known from now on: no second look.
+    followed.changes();
+    followed.target.write(at + 1400 * PAGE, 2, 5);
+    assert!(followed.frozen_round(Phase::Last).written_pages < 20);
+}
+
 /// A mapping that has a userfaultfd of the target's own cannot be tracked: it is copied each time.
 #[test]
 fn what_cannot_be_tracked_is_copied() {

@@ -40,11 +40,10 @@
 //! - the file's content that is back in an armed page of a file mapping, dropped and then written to, if the process is stopped between
 //!   the two faults of that very write: the first one copies the file's page in place of the marker, still armed.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use super::maps::{Kept, Mapping};
+use super::maps::{self, Kept, Mapping};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::pagemap::{self, FILE, PRESENT, Pagemap, Query, Region, SWAPPED, WRITTEN, ZERO};
@@ -55,6 +54,8 @@ use crate::sys::uffd::{self, Uffd};
 const GLANCE: u64 = 256;
 /// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
 const NEAR: u64 = 128;
+/// So many marked pages side by side are looked at before they are copied: they may have been dropped.
+const MANY: u64 = 16;
 
 /// How changes are found.
 pub enum Method {
@@ -70,7 +71,8 @@ pub enum Phase {
     /// The process runs. What is told is armed again, new mappings are registered: the next call tells what was written from now on.
     /// What cannot be tracked is left to the last call.
     Running,
-    /// The process stands still, for the last of several calls. To save time nothing is armed: the next call tells the same again.
+    /// The process stands still, for the last of several calls. To save time nothing is armed: the next call tells the same again. And a few
+    /// marked pages are told as written that have been dropped: they read as zeros; or as nothing, and then [`Phase::Only`] tells the truth.
     Last,
     /// The process stands still, and is armed at no other time.
     Only,
@@ -105,6 +107,8 @@ pub struct Tracker {
     content: PageSet,
     /// Pages that were told but could not be copied.
     owed: PageSet,
+    /// Pages that were guarded when they were last looked at.
+    guards: PageSet,
     /// Whether nothing that was told before counts.
     start_over: bool,
     /// Where we have registered mappings.
@@ -148,9 +152,9 @@ impl Tracker {
         let told = WRITTEN | PRESENT | SWAPPED | ZERO;
         let tell = if pagemap.can_tell(told | pagemap::GUARD) { told | pagemap::GUARD } else { told };
         let scans = pagemap.can_tell(told);
-        let (content, owed, registered) = (PageSet::new(), PageSet::new(), PageSet::new());
+        let [content, owed, guards, registered] = std::array::from_fn(|_| PageSet::new());
         let (regions, marked) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
-        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, start_over: true, registered, regions, marked })
+        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, guards, start_over: true, registered, regions, marked })
     }
 
     /// The process whose memory it is.
@@ -220,7 +224,8 @@ impl Tracker {
         if !self.registered.difference(&kept).is_empty() {
             self.registered = self.registered.intersection(&kept);
         }
-        Ok(Change { written, dropped, guards: PageSet::of(found.guards), fresh: found.fresh, untracked: found.untracked })
+        self.guards = PageSet::of(found.guards);
+        Ok(Change { written, dropped, guards: self.guards.clone(), fresh: found.fresh, untracked: found.untracked })
     }
 
     /// One mapping.
@@ -258,8 +263,7 @@ impl Tracker {
     /// pages may have been armed.
     fn tracked(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<bool> {
         self.regions.clear();
-        let runs = self.runs(range, kind);
-        match runs.and_then(|runs| runs.iter().try_for_each(|run| self.arm_and_look(run, kind, phase))) {
+        match self.ask(range, kind, phase, found) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             other => other?,
         }
@@ -279,7 +283,7 @@ impl Tracker {
                     found.written.push(pages);
                 } else if kind == Kept::OwnCopies {
                     // Of what was the file's before, it is the marker of an armed page that was dropped: nothing has changed.
-                    found.written.extend(parts_of(&self.content, &pages));
+                    found.written.extend(self.content.within(&pages));
                 }
             } else {
                 found.empty.push(pages);
@@ -288,45 +292,51 @@ impl Tracker {
         Ok(true)
     }
 
-    /// Where in a mapping changes may be, in order. The kernel finds marks many times faster when it is asked for nothing else; what is not
-    /// there counts as marked. Of a file mapping, an own copy that was dropped is not marked: so it is where own copies were, too.
-    fn runs(&mut self, range: &Pages, kind: Kept) -> io::Result<Vec<Pages>> {
+    /// Adds to the regions what changed in a mapping. The kernel finds marks many times faster when it is asked for nothing else; what is not
+    /// there counts as marked. Of a file mapping, an own copy that was dropped is not marked: so what was an own copy is looked at, too.
+    ///
+    /// In the last round a few marked pages side by side are taken for written without a look.
+    fn ask(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
         if range.end - range.start < GLANCE {
-            return Ok(vec![range.clone()]);
-        }
-        let marked = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
-        self.marked.clear();
-        self.pagemap.scan(range, marked, &mut self.marked)?;
-        let mut runs: Vec<Pages> = self.marked.iter().map(Region::pages).collect();
-        if kind == Kept::OwnCopies {
-            runs.extend(parts_of(&self.content, range));
-        }
-        // Where a huge page is split under way, the kernel tells its pages again.
-        runs.sort_unstable_by_key(|run| run.start);
-        runs.dedup_by(|next, run| {
-            let near = next.start < run.end + NEAR;
-            if near {
-                run.end = run.end.max(next.end);
+            if phase != Phase::Last {
+                self.arm_written(range, kind)?;
             }
-            near
-        });
-        Ok(runs)
+            return self.look(range, kind);
+        }
+        let query = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
+        self.marked.clear();
+        self.pagemap.scan(range, query, &mut self.marked)?;
+        let mut marked: Vec<Pages> = self.marked.iter().map(Region::pages).collect();
+        if kind == Kept::OwnCopies {
+            marked.extend(self.content.within(range));
+        } else if phase == Phase::Last {
+            let guards = &self.guards;
+            let written = marked.extract_if(.., |run| run.end - run.start < MANY && guards.within(run).next().is_none());
+            found.written.extend(written);
+        }
+        if phase != Phase::Last {
+            let before = self.regions.len();
+            near_runs(marked.clone()).iter().try_for_each(|run| self.arm_written(run, kind))?;
+            let told: PageSet = self.regions[before..].iter().map(Region::pages).collect();
+            marked = PageSet::of(marked).difference(&told).ranges().to_vec();
+        }
+        near_runs(marked).iter().try_for_each(|run| self.look(run, kind))
     }
 
-    /// Adds to the regions what is written, and arms it unless it is the last round; then what is not there; of a file mapping, what is
-    /// swapped or a file's, too.
-    ///
-    /// Only what is there is armed: arming what is not would fill the page table of a large reservation. Guards are left as they are, so that
-    /// they show each time. A file's own pages are armed, so that no mark of theirs is in the way.
-    fn arm_and_look(&mut self, run: &Pages, kind: Kept, phase: Phase) -> io::Result<()> {
-        let (file, guard) = (file_of(kind), self.tell & pagemap::GUARD);
-        let tell = self.tell | file;
-        if phase != Phase::Last {
-            let query =
-                Query { inverted: guard, all: WRITTEN | guard, any: PRESENT | SWAPPED, tell, arm: true, registered_only: true };
-            self.pagemap.scan(run, query, &mut self.regions)?;
-        }
-        let (inverted, any) = (PRESENT, WRITTEN | PRESENT | file);
+    /// Adds what was written to the regions, and arms it. Only what is there: arming what is not would fill the page table of a large
+    /// reservation. Guards are left as they are, so that they show each time. A file's own pages are armed, so that no mark of theirs is in
+    /// the way.
+    fn arm_written(&mut self, run: &Pages, kind: Kept) -> io::Result<()> {
+        let without = self.tell & pagemap::GUARD;
+        let (tell, any) = (self.tell | file_of(kind), PRESENT | SWAPPED);
+        let query = Query { inverted: without, all: WRITTEN | without, any, tell, arm: true, registered_only: true };
+        self.pagemap.scan(run, query, &mut self.regions)
+    }
+
+    /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too.
+    fn look(&mut self, run: &Pages, kind: Kept) -> io::Result<()> {
+        let file = file_of(kind);
+        let (inverted, any, tell) = (PRESENT, WRITTEN | PRESENT | file, self.tell | file);
         self.pagemap.scan(run, Query { inverted, any, tell, registered_only: true, ..Query::default() }, &mut self.regions)
     }
 
@@ -381,7 +391,7 @@ impl Tracker {
     fn shared(&mut self, mapping: &Mapping, found: &mut Found) -> io::Result<()> {
         found.untracked += 1;
         let guards = self.guards(&mapping.pages)?;
-        let data = PageSet::of(data_of(self.pid, mapping)?).difference(&guards);
+        let data = PageSet::of(maps::data_of(self.pid, mapping)?).difference(&guards);
         found.guards.extend(guards.ranges().iter().cloned());
         found.put(&mapping.pages, data);
         Ok(())
@@ -414,46 +424,23 @@ fn one_look_does(one: &Mapping, next: &Mapping) -> bool {
     one.pages.end == next.pages.start && is_part(one) && is_part(next)
 }
 
-/// What of a set lies in a range.
-fn parts_of(set: &PageSet, range: &Pages) -> impl Iterator<Item = Pages> {
-    let ranges = set.ranges();
-    let first = ranges.partition_point(|part| part.end <= range.start);
-    let (start, end) = (range.start, range.end);
-    ranges[first..].iter().take_while(move |part| part.start < end).map(move |part| part.start.max(start)..part.end.min(end))
+/// Runs in order, those that are near each other as one.
+fn near_runs(mut runs: Vec<Pages>) -> Vec<Pages> {
+    // Where a huge page is split under way, the kernel tells its pages again.
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|next, run| {
+        let near = next.start < run.end + NEAR;
+        if near {
+            run.end = run.end.max(next.end);
+        }
+        near
+    });
+    runs
 }
 
 /// The category that tells the file's own pages of a mapping from the process's copies; none where there is no file.
 fn file_of(kind: Kept) -> u64 {
     if kind == Kept::OwnCopies { FILE } else { 0 }
-}
-
-/// Pages of a mapping for which the object below it has data; all, if it cannot be asked (that takes CAP_CHECKPOINT_RESTORE).
-fn data_of(pid: i32, mapping: &Mapping) -> io::Result<Vec<Pages>> {
-    let range = &mapping.pages;
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start * PAGE, range.end * PAGE);
-    let object = match File::open(path) {
-        Ok(object) => object,
-        Err(_) => return Ok(vec![range.clone()]), // not permitted; or no longer mapped, as the next call will see
-    };
-    let end = mapping.offset + (range.end - range.start) * PAGE;
-    let mut data = Vec::new();
-    let mut at = mapping.offset;
-    while at < end {
-        // SAFETY: no memory is involved.
-        let seek = |from: u64, what: i32| unsafe { libc::lseek(object.as_raw_fd(), from as i64, what) };
-        let start = seek(at, libc::SEEK_DATA);
-        if start < 0 {
-            break; // nothing more
-        }
-        let hole = seek(start as u64, libc::SEEK_HOLE);
-        if hole < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let of = |place: i64| range.start + (place as u64).clamp(mapping.offset, end).saturating_sub(mapping.offset) / PAGE;
-        data.push(of(start)..of(hole + PAGE as i64 - 1));
-        at = hole as u64;
-    }
-    Ok(data)
 }
 
 #[cfg(test)]
