@@ -198,7 +198,11 @@ impl Tracker {
         let mut kept = PageSet::new();
         for group in mappings.chunk_by(|one, next| phase == Phase::Last && one_look_does(one, next)) {
             let whole = group[0].pages.start..group[group.len() - 1].pages.end;
-            if group.len() > 1 && self.all_ours(&whole) && self.look_at_all(&whole, &mut found)? {
+            // A call costs more than the few pages of a library's parts.
+            if group.len() > 1
+                && self.all_ours(&whole)
+                && self.tracked(&whole, Kept::OwnCopies, phase, &mut found).map_err(|err| self.failed(&whole, err))?
+            {
                 kept.push(whole);
                 continue;
             }
@@ -243,12 +247,6 @@ impl Tracker {
 
     fn failed(&self, range: &Pages, err: io::Error) -> Error {
         Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
-    }
-
-    /// Several mappings of files, side by side, all registered before: a call costs more than the few pages of a library's parts. Whether
-    /// they still are.
-    fn look_at_all(&mut self, whole: &Pages, found: &mut Found) -> Result<bool> {
-        self.tracked(whole, Kept::OwnCopies, Phase::Last, found).map_err(|err| self.failed(whole, err))
     }
 
     /// A private mapping.
