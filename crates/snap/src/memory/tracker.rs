@@ -37,8 +37,8 @@
 //! Not seen are:
 //! - what a device writes into a page after it was armed (a read with O_DIRECT that is under way during a round). For a process that has
 //!   such descriptors, arm only while it stands still ([`Phase::Only`]): then none is under way.
-//! - the file's content that is back in an armed page of a file mapping, dropped and then written to, if the process is stopped between
-//!   the two faults of that very write: the first one copies the file's page in place of the marker, still armed.
+//! - a write to an armed page of a file mapping that was dropped, if the process is stopped between the two faults of that very write:
+//!   the first one copies the file's page in place of the marker, still armed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -292,7 +292,6 @@ impl Tracker {
 
     /// Adds to the regions what changed in a mapping. The kernel finds marks many times faster when it is asked for nothing else; what is not
     /// there counts as marked. Of a file mapping, an own copy that was dropped is not marked: so what was an own copy is looked at, too.
-    ///
     /// In the last round a few marked pages side by side are taken for written without a look.
     fn ask(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
         if range.end - range.start < GLANCE {
@@ -308,9 +307,8 @@ impl Tracker {
         if kind == Kept::OwnCopies {
             marked.extend(self.content.within(range));
         } else if phase == Phase::Last {
-            let guards = &self.guards;
-            let written = marked.extract_if(.., |run| run.end - run.start < MANY && guards.within(run).next().is_none());
-            found.written.extend(written);
+            let guarded = |run: &Pages| self.guards.within(run).next().is_some();
+            found.written.extend(marked.extract_if(.., |run| run.end - run.start < MANY && !guarded(run)));
         }
         if phase != Phase::Last {
             let before = self.regions.len();
