@@ -545,43 +545,6 @@ fn another_program_is_an_error() {
     assert!(tracker.changed(&[], Phase::Running).is_err());
 }
 
-/// Prints the memory's part of the pause: 512 MB, 10,000 random pages written in a second.
-#[test]
-fn how_long_the_pause_is() {
-    let mut followed = Followed::start();
-    let at = followed.target.map(512 << 8, RW, PRIVATE);
-    followed.target.madvise(at, 512 << 8, libc::MADV_NOHUGEPAGE);
-    followed.target.write(at, 512 << 8, 1);
-    struct Nowhere;
-    impl Sink for Nowhere {
-        fn write(&mut self, _: u64, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn forget(&mut self, _: &PageSet) -> Result<()> {
-            Ok(())
-        }
-    }
-    followed.target.tell(&format!("d {at} {} 10", 512 << 8));
-    for _ in 0..8 {
-        std::thread::sleep(Duration::from_millis(300));
-        let rounds =
-            precopy(&mut followed.tracker, &followed.reader, Limits::default(), &mut followed.held, &mut Nowhere, &mut |_, _| ())
-                .unwrap();
-        followed.target.stop();
-        let began = Instant::now();
-        let mappings = maps::read(followed.target.pid()).unwrap();
-        let read = began.elapsed();
-        let frozen = followed.frozen.copy(&mut followed.tracker, &followed.reader, &mappings, Phase::Last).unwrap();
-        let pause = began.elapsed();
-        followed.target.resume();
-        let pages: Vec<u64> = rounds.iter().map(|round| round.written_pages).collect();
-        println!(
-            "rounds of {pages:?} pages; pause {pause:?}: mappings {read:?}, {} pages found in {:?}, copied in {:?}",
-            frozen.written_pages, frozen.find, frozen.copy
-        );
-    }
-}
-
 /// Prints what a thousand mappings cost in the pause.
 #[test]
 fn how_long_a_thousand_mappings_take() {
