@@ -85,21 +85,26 @@ impl Round {
     }
 }
 
+impl Change {
+    /// Bytes to be copied.
+    fn bytes(&self) -> usize {
+        (self.written.count() * PAGE) as usize
+    }
+}
+
 /// What was copied of a running process and not handed on yet. May be used again.
 #[derive(Default)]
 pub struct Held {
     /// What each round found, and the pages of it, one behind the other: in memory of its own, or next in what is kept.
     rounds: Vec<(Change, Option<Vec<u8>>)>,
     kept: Vec<u8>,
-    /// How much of what is kept is in use.
-    used: usize,
 }
 
 impl Held {
-    /// Whether so many pages more may be held.
-    fn has_room(&self, pages: u64) -> bool {
-        let held: u64 = self.rounds.iter().map(|(change, _)| change.written.count()).sum();
-        (held + pages) * PAGE <= available() / HELD_PART
+    /// Whether so many bytes more may be held.
+    fn has_room(&self, bytes: usize) -> bool {
+        let held: usize = self.rounds.iter().map(|(change, _)| change.bytes()).sum();
+        (held + bytes) as u64 <= available() / HELD_PART
     }
 
     /// Gives what is held to the sink, in order, before anything that was copied later.
@@ -108,31 +113,24 @@ impl Held {
         for (change, own) in std::mem::take(&mut self.rounds) {
             let bytes = match &own {
                 Some(own) => &own[..],
-                None => kept.split_off(..(change.written.count() * PAGE) as usize).expect("it was read into what is kept"),
+                None => kept.split_off(..change.bytes()).expect("it was read into what is kept"),
             };
             sink.forget(&change.dropped)?;
             hand_on(change.written.ranges(), bytes, &PageSet::new(), sink)?;
         }
-        self.used = 0;
         Ok(())
-    }
-
-    /// Nothing is held any more.
-    fn forget(&mut self) {
-        self.rounds.clear();
-        self.used = 0;
     }
 
     /// Reads and holds what changed; the pages that could not be read are told, and not held.
     fn read(&mut self, reader: &Reader, mut change: Change) -> Result<PageSet> {
-        let bytes = (change.written.count() * PAGE) as usize;
-        let mut own = (bytes > KEPT - self.used).then(|| huge(bytes));
+        let used: usize = self.rounds.iter().filter(|(_, own)| own.is_none()).map(|(change, _)| change.bytes()).sum();
+        let mut own = (change.bytes() > KEPT - used).then(|| huge(change.bytes()));
         if own.is_none() && self.kept.is_empty() {
             self.kept = huge(KEPT);
         }
         let into = match &mut own {
             Some(own) => &mut own[..],
-            None => &mut self.kept[self.used..self.used + bytes],
+            None => &mut self.kept[used..used + change.bytes()],
         };
         let missed = reader.read(change.written.ranges(), into)?;
         if !missed.is_empty() {
@@ -141,9 +139,6 @@ impl Held {
             read.enumerate().for_each(|(to, from)| into.copy_within(from..from + PAGE as usize, to * PAGE as usize));
             change.written = change.written.difference(&missed);
         }
-        if own.is_none() {
-            self.used += (change.written.count() * PAGE) as usize;
-        }
         self.rounds.push((change, own));
         Ok(missed)
     }
@@ -151,19 +146,19 @@ impl Held {
 
 /// So many bytes, of huge pages if possible: to be given memory page by page takes as long as to copy into it.
 fn huge(bytes: usize) -> Vec<u8> {
-    let mut bytes = vec![0; bytes];
-    rather_huge(&mut bytes);
-    bytes
-}
-
-/// Asks for huge pages.
-fn rather_huge(bytes: &mut [u8]) {
-    let start = (bytes.as_ptr() as usize).next_multiple_of(PAGE as usize);
-    let end = (bytes.as_ptr() as usize + bytes.len()) / PAGE as usize * PAGE as usize;
+    let memory = vec![0; bytes];
+    let start = (memory.as_ptr() as usize).next_multiple_of(PAGE as usize);
+    let end = (memory.as_ptr() as usize + bytes) / PAGE as usize * PAGE as usize;
     if end > start {
         // SAFETY: whole pages of memory of ours, whose content stays. A wish: it does not matter whether it is granted.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
     }
+    memory
+}
+
+/// So many bytes that the kernel has given already: memory of zeros would only be promised.
+fn touched(bytes: usize) -> Vec<u8> {
+    vec![0xa5; bytes]
 }
 
 /// Bytes of memory that can still be used.
@@ -186,7 +181,7 @@ pub fn precopy(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Round>> {
     let (mut rounds, mut pace) = (Vec::<Round>::new(), Pace::default());
-    held.forget();
+    held.rounds.clear();
     let result = (|| {
         while rounds.len() < limits.rounds {
             // The first one may be everything.
@@ -264,7 +259,7 @@ fn one_round(
     let mut round = Round::of(&change, began.elapsed());
     let began = Instant::now();
     if let Some(held) = held {
-        if held.has_room(round.written_pages) {
+        if held.has_room(change.bytes()) {
             tracker.owe(&held.read(reader, change)?);
             round.copy = began.elapsed();
             return Ok((round, true));
@@ -327,8 +322,7 @@ pub struct FrozenRound {
 impl FrozenRound {
     /// With room for so many pages.
     pub fn prepare(pages: u64) -> FrozenRound {
-        // Not zeros: memory of those would only be promised.
-        FrozenRound { buffer: vec![0xa5; (pages * PAGE) as usize], change: Change::default() }
+        FrozenRound { buffer: touched((pages * PAGE) as usize), change: Change::default() }
     }
 
     /// Makes room for what is to be expected after these rounds, and as much again; within reason.
@@ -336,7 +330,7 @@ impl FrozenRound {
         let pages = rounds.last().map_or(0, |last| last.written_pages);
         let bytes = KEPT.min((2 * pages * PAGE) as usize);
         if self.buffer.len() < bytes {
-            self.buffer = vec![0xa5; bytes];
+            self.buffer = touched(bytes);
         }
     }
 
@@ -356,7 +350,7 @@ impl FrozenRound {
         self.change = tracker.changed(mappings, phase)?;
         let mut round = Round::of(&self.change, began.elapsed());
         let began = Instant::now();
-        let bytes = (round.written_pages * PAGE) as usize;
+        let bytes = self.change.bytes();
         if bytes > self.buffer.len() {
             log::debug!("{} pages changed, room was prepared for {}", round.written_pages, self.buffer.len() as u64 / PAGE);
             self.buffer.resize(bytes, 0);

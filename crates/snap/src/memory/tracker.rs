@@ -114,7 +114,6 @@ pub struct Tracker {
     /// Where we have registered mappings.
     registered: PageSet,
     regions: Vec<Region>,
-    marked: Vec<Region>,
 }
 
 /// What was found in one call, before it is put together.
@@ -153,8 +152,8 @@ impl Tracker {
         let tell = if pagemap.can_tell(told | pagemap::GUARD) { told | pagemap::GUARD } else { told };
         let scans = pagemap.can_tell(told);
         let [content, owed, guards, registered] = std::array::from_fn(|_| PageSet::new());
-        let (regions, marked) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
-        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, guards, start_over: true, registered, regions, marked })
+        let regions = Vec::with_capacity(8192);
+        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, guards, start_over: true, registered, regions })
     }
 
     /// The process whose memory it is.
@@ -301,9 +300,8 @@ impl Tracker {
             return self.look(range, kind);
         }
         let query = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
-        self.marked.clear();
-        self.pagemap.scan(range, query, &mut self.marked)?;
-        let mut marked: Vec<Pages> = self.marked.iter().map(Region::pages).collect();
+        self.pagemap.scan(range, query, &mut self.regions)?;
+        let mut marked: Vec<Pages> = self.regions.drain(..).map(|region| region.pages()).collect();
         if kind == Kept::OwnCopies {
             marked.extend(self.content.within(range));
         } else if phase == Phase::Last {
@@ -311,9 +309,8 @@ impl Tracker {
             found.written.extend(marked.extract_if(.., |run| run.end - run.start < MANY && !guarded(run)));
         }
         if phase != Phase::Last {
-            let before = self.regions.len();
             near_runs(marked.clone()).iter().try_for_each(|run| self.arm_written(run, kind))?;
-            let told: PageSet = self.regions[before..].iter().map(Region::pages).collect();
+            let told: PageSet = self.regions.iter().map(Region::pages).collect();
             marked = PageSet::of(marked).difference(&told).ranges().to_vec();
         }
         near_runs(marked).iter().try_for_each(|run| self.look(run, kind))
