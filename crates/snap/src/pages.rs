@@ -61,13 +61,6 @@ impl PageSet {
         self.0.get(at).is_some_and(|range| range.start <= page)
     }
 
-    /// What of it lies in a range.
-    pub fn within(&self, range: &Pages) -> impl Iterator<Item = Pages> {
-        let (start, end) = (range.start, range.end);
-        let first = self.0.partition_point(|part| part.end <= start);
-        self.0[first..].iter().take_while(move |part| part.start < end).map(move |part| part.start.max(start)..part.end.min(end))
-    }
-
     /// What is in either.
     pub fn union(&self, other: &PageSet) -> PageSet {
         PageSet::of(self.0.iter().chain(&other.0).cloned())
@@ -158,7 +151,6 @@ mod tests {
             is(a.clone(), in_a.clone());
             is(a.union(&b), &in_a | &in_b);
             is(a.intersection(&b), &in_a & &in_b);
-            is(a.within(&(10..30)).collect(), in_a.range(10..30).copied().collect());
             is(a.difference(&b), &in_a - &in_b);
         }
     }

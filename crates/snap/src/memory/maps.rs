@@ -9,9 +9,7 @@
 //! The list of a running process is true of each mapping at the moment its line was made, and of no moment as a whole. Only that of a
 //! process that stands still is exact. It is read inside the pause: hence a parser that makes nothing but the list.
 
-use std::fs::File;
-use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
+use std::io::ErrorKind;
 
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, Pages};
@@ -110,35 +108,6 @@ pub fn read(pid: i32) -> Result<Vec<Mapping>> {
         }
     }
     Err(Error::Gone { pid })
-}
-
-/// Pages of a mapping for which the object below it has data; all, if it cannot be asked (that takes CAP_CHECKPOINT_RESTORE).
-pub(super) fn data_of(pid: i32, mapping: &Mapping) -> io::Result<Vec<Pages>> {
-    let range = &mapping.pages;
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start * PAGE, range.end * PAGE);
-    let object = match File::open(path) {
-        Ok(object) => object,
-        Err(_) => return Ok(vec![range.clone()]), // not permitted; or no longer mapped, as the next call will see
-    };
-    let end = mapping.offset + (range.end - range.start) * PAGE;
-    let mut data = Vec::new();
-    let mut at = mapping.offset;
-    while at < end {
-        // SAFETY: no memory is involved.
-        let seek = |from: u64, what: i32| unsafe { libc::lseek(object.as_raw_fd(), from as i64, what) };
-        let start = seek(at, libc::SEEK_DATA);
-        if start < 0 {
-            break; // nothing more
-        }
-        let hole = seek(start as u64, libc::SEEK_HOLE);
-        if hole < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let of = |place: i64| range.start + (place as u64).clamp(mapping.offset, end).saturating_sub(mapping.offset) / PAGE;
-        data.push(of(start)..of(hole + PAGE as i64 - 1));
-        at = hole as u64;
-    }
-    Ok(data)
 }
 
 /// The kernel's flags of a mapping (`VmFlags` of smaps), by their two letters.

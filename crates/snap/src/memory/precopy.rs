@@ -25,9 +25,6 @@ use crate::pages::{PAGE, PageSet, Pages};
 
 /// Pages that are read and given on in one piece.
 const PIECE: u64 = 256;
-/// Bytes of memory that are kept for what is held, from round to round: to be given new memory takes longer than to copy into it, and the
-/// small rounds are those that have to be fast.
-const KEPT: usize = 64 << 20;
 /// What is held takes at most this part of the memory that is available; only a program needs as much that changes it within one round.
 const HELD_PART: u64 = 8;
 
@@ -51,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { small_pages: 400, rounds: 16 }
+        Limits { small_pages: 400, rounds: 8 }
     }
 }
 
@@ -85,80 +82,53 @@ impl Round {
     }
 }
 
-impl Change {
-    /// Bytes to be copied.
-    fn bytes(&self) -> usize {
-        (self.written.count() * PAGE) as usize
-    }
-}
-
 /// What was copied of a running process and not handed on yet. May be used again.
 #[derive(Default)]
 pub struct Held {
-    /// What each round found, and the pages of it, one behind the other: in memory of its own, or next in what is kept.
-    rounds: Vec<(Change, Option<Vec<u8>>)>,
-    kept: Vec<u8>,
+    /// What each round found, and the pages of it, one behind the other.
+    rounds: Vec<(Change, Vec<u8>)>,
 }
 
 impl Held {
-    /// Whether so many bytes more may be held.
-    fn has_room(&self, bytes: usize) -> bool {
-        let held: usize = self.rounds.iter().map(|(change, _)| change.bytes()).sum();
-        (held + bytes) as u64 <= available() / HELD_PART
+    /// Whether so many pages more may be held.
+    fn has_room(&self, pages: u64) -> bool {
+        let held: usize = self.rounds.iter().map(|(_, bytes)| bytes.len()).sum();
+        held as u64 + pages * PAGE <= available() / HELD_PART
     }
 
     /// Gives what is held to the sink, in order, before anything that was copied later.
     pub fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        let mut kept = &self.kept[..];
-        for (change, own) in std::mem::take(&mut self.rounds) {
-            let bytes = match &own {
-                Some(own) => &own[..],
-                None => kept.split_off(..change.bytes()).expect("it was read into what is kept"),
-            };
+        for (change, bytes) in std::mem::take(&mut self.rounds) {
             sink.forget(&change.dropped)?;
-            hand_on(change.written.ranges(), bytes, &PageSet::new(), sink)?;
+            hand_on(change.written.ranges(), &bytes, &PageSet::new(), sink)?;
         }
         Ok(())
     }
 
     /// Reads and holds what changed; the pages that could not be read are told, and not held.
     fn read(&mut self, reader: &Reader, mut change: Change) -> Result<PageSet> {
-        let used: usize = self.rounds.iter().filter(|(_, own)| own.is_none()).map(|(change, _)| change.bytes()).sum();
-        let mut own = (change.bytes() > KEPT - used).then(|| huge(change.bytes()));
-        if own.is_none() && self.kept.is_empty() {
-            self.kept = huge(KEPT);
-        }
-        let into = match &mut own {
-            Some(own) => &mut own[..],
-            None => &mut self.kept[used..used + change.bytes()],
-        };
-        let missed = reader.read(change.written.ranges(), into)?;
+        let mut bytes = vec![0; (change.written.count() * PAGE) as usize];
+        rather_huge(&mut bytes);
+        let missed = reader.read(change.written.ranges(), &mut bytes)?;
         if !missed.is_empty() {
-            let pages = change.written.ranges().iter().flat_map(Clone::clone);
-            let read = pages.enumerate().filter(|(_, page)| !missed.contains(*page)).map(|(index, _)| index * PAGE as usize);
-            read.enumerate().for_each(|(to, from)| into.copy_within(from..from + PAGE as usize, to * PAGE as usize));
+            let mut pages = change.written.ranges().iter().flat_map(Clone::clone);
+            let kept = bytes.chunks_exact(PAGE as usize).filter(|_| pages.next().is_some_and(|page| !missed.contains(page)));
+            bytes = kept.flatten().copied().collect();
             change.written = change.written.difference(&missed);
         }
-        self.rounds.push((change, own));
+        self.rounds.push((change, bytes));
         Ok(missed)
     }
 }
 
-/// So many bytes, of huge pages if possible: to be given memory page by page takes as long as to copy into it.
-fn huge(bytes: usize) -> Vec<u8> {
-    let memory = vec![0; bytes];
-    let start = (memory.as_ptr() as usize).next_multiple_of(PAGE as usize);
-    let end = (memory.as_ptr() as usize + bytes) / PAGE as usize * PAGE as usize;
+/// Asks for huge pages: to be given memory page by page takes as long as to copy into it.
+fn rather_huge(bytes: &mut [u8]) {
+    let start = (bytes.as_ptr() as usize).next_multiple_of(PAGE as usize);
+    let end = (bytes.as_ptr() as usize + bytes.len()) / PAGE as usize * PAGE as usize;
     if end > start {
         // SAFETY: whole pages of memory of ours, whose content stays. A wish: it does not matter whether it is granted.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
     }
-    memory
-}
-
-/// So many bytes that the kernel has given already: memory of zeros would only be promised.
-fn touched(bytes: usize) -> Vec<u8> {
-    vec![0xa5; bytes]
 }
 
 /// Bytes of memory that can still be used.
@@ -180,16 +150,24 @@ pub fn precopy(
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Round>> {
-    let (mut rounds, mut pace) = (Vec::<Round>::new(), Pace::default());
+    let mut rounds: Vec<Round> = Vec::new();
     held.rounds.clear();
     let result = (|| {
         while rounds.len() < limits.rounds {
             // The first one may be everything.
             let may_hold = !rounds.is_empty();
             let (round, was_held) = one_round(tracker, reader, may_hold.then_some(&mut *held), sink, progress)?;
+            // Less than a quarter fewer than before: the process writes as fast as it is copied. A round that is held costs little: it is enough
+            // that there are fewer; and the first of those tells nothing, it has what changed while pages were given to the sink.
+            let before = rounds.last().map_or(u64::MAX, |before| before.written_pages);
+            let shrinks = match held.rounds.len() {
+                1 if was_held => true,
+                _ if was_held => round.written_pages < before,
+                _ => round.written_pages < before / 4 * 3,
+            };
             log::debug!("round {}: {round:?}, held: {was_held}", rounds.len());
             rounds.push(round);
-            if round.written_pages <= limits.small_pages || !pace.another_helps(&round, was_held) {
+            if round.written_pages <= limits.small_pages || !shrinks {
                 break;
             }
         }
@@ -200,48 +178,6 @@ pub fn precopy(
         Err(err) => {
             tracker.start_over();
             Err(err)
-        }
-    }
-}
-
-/// Whether another round is of use. What is left for the pause is what was written during the last round: so the process is best stopped
-/// after a short one.
-///
-/// ```text
-///   time of a round   |#
-///                     |#  #     #          after this one there is another: it was cut short of the processor
-///                     |#  #     #
-///                     |#  #  #  #  #  #    here: no shorter than the one before, and about as short as any
-/// ```
-#[derive(Default)]
-struct Pace {
-    /// Pages of the last round that was given to the sink.
-    given: Option<u64>,
-    /// The last round that was held, and the shortest.
-    last: Option<Duration>,
-    best: Option<Duration>,
-    /// Rounds that took longer than one before.
-    in_vain: u32,
-}
-
-impl Pace {
-    fn another_helps(&mut self, round: &Round, was_held: bool) -> bool {
-        const IN_VAIN: u32 = 3;
-        if !was_held {
-            // Less than a quarter fewer than before: the process writes as fast as it is copied.
-            return self.given.replace(round.written_pages).is_none_or(|before| round.written_pages < before / 4 * 3);
-        }
-        let time = round.find + round.copy;
-        let best = self.best.map_or(time, |best| best.min(time));
-        self.best = Some(best);
-        match self.last.replace(time) {
-            // It has what changed while pages were given to the sink: that tells nothing.
-            None => true,
-            Some(_) if time > best / 4 * 5 => {
-                self.in_vain += 1;
-                self.in_vain <= IN_VAIN
-            }
-            Some(last) => time < last / 4 * 3,
         }
     }
 }
@@ -259,7 +195,7 @@ fn one_round(
     let mut round = Round::of(&change, began.elapsed());
     let began = Instant::now();
     if let Some(held) = held {
-        if held.has_room(change.bytes()) {
+        if held.has_room(round.written_pages) {
             tracker.owe(&held.read(reader, change)?);
             round.copy = began.elapsed();
             return Ok((round, true));
@@ -322,16 +258,8 @@ pub struct FrozenRound {
 impl FrozenRound {
     /// With room for so many pages.
     pub fn prepare(pages: u64) -> FrozenRound {
-        FrozenRound { buffer: touched((pages * PAGE) as usize), change: Change::default() }
-    }
-
-    /// Makes room for what is to be expected after these rounds, and as much again; within reason.
-    pub fn expect(&mut self, rounds: &[Round]) {
-        let pages = rounds.last().map_or(0, |last| last.written_pages);
-        let bytes = KEPT.min((2 * pages * PAGE) as usize);
-        if self.buffer.len() < bytes {
-            self.buffer = touched(bytes);
-        }
+        // Not zeros: memory of those would only be promised.
+        FrozenRound { buffer: vec![0xa5; (pages * PAGE) as usize], change: Change::default() }
     }
 
     /// Copies what changed since the last round. The process stands still, and `mappings` were read since it does.
@@ -350,7 +278,7 @@ impl FrozenRound {
         self.change = tracker.changed(mappings, phase)?;
         let mut round = Round::of(&self.change, began.elapsed());
         let began = Instant::now();
-        let bytes = self.change.bytes();
+        let bytes = (round.written_pages * PAGE) as usize;
         if bytes > self.buffer.len() {
             log::debug!("{} pages changed, room was prepared for {}", round.written_pages, self.buffer.len() as u64 / PAGE);
             self.buffer.resize(bytes, 0);
@@ -359,13 +287,6 @@ impl FrozenRound {
         round.copy = began.elapsed();
         match missed.ranges().first() {
             None => Ok(round),
-            // What was taken for written is not there any more: everything is looked at, then.
-            Some(_) if phase == Phase::Last => {
-                let dropped = std::mem::take(&mut self.change.dropped);
-                let round = self.try_copy(tracker, reader, mappings, Phase::Only)?;
-                self.change.dropped = self.change.dropped.union(&dropped);
-                Ok(round)
-            }
             Some(first) => Err(Error::Target {
                 pid: tracker.pid(),
                 what: format!("memory at {:x} cannot be read ({} such pages)", first.start * PAGE, missed.count()),
@@ -382,27 +303,5 @@ impl FrozenRound {
     /// What the copy is of.
     pub fn change(&self) -> &Change {
         &self.change
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rounds of so many milliseconds, the first of which was given to the sink: how many there are.
-    fn rounds(times: &[u64]) -> usize {
-        let mut pace = Pace::default();
-        let round = |ms: &u64| Round { written_pages: 1000, copy: Duration::from_millis(*ms), ..Round::default() };
-        let stop = times.iter().enumerate().position(|(at, ms)| !pace.another_helps(&round(ms), at > 0));
-        stop.map_or(times.len() + 1, |at| at + 1)
-    }
-
-    #[test]
-    fn the_process_is_stopped_after_a_short_round() {
-        assert_eq!(rounds(&[400, 100, 40, 16, 8, 7, 9]), 6, "no shorter than the one before");
-        assert_eq!(rounds(&[400, 100, 40, 16, 80, 9, 9, 9]), 7, "not after one that took long");
-        assert_eq!(rounds(&[400, 400, 410, 420]), 3, "as fast as it is copied");
-        assert_eq!(rounds(&[400, 100, 200, 300, 400, 500, 600]), 6, "faster than it is copied");
-        assert_eq!(rounds(&[400, 100, 50, 25, 12]), 6, "as long as they shrink");
     }
 }

@@ -24,11 +24,10 @@
 //! | present, page of zeros | empty | empty |
 //! | present, page of the file | - | empty |
 //! | swapped, marked | changed | changed |
-//! | swapped, not marked | same | **changed** if it was its own |
+//! | swapped, not marked | same | **changed** |
 //! | nothing | empty | empty |
 //!
 //! The one in bold: dropping an armed page of a file mapping leaves a marker in its place, which looks like a page that is swapped out.
-//! The file's own pages are armed like others: so a large library, none of which is ever written, is passed over as fast as memory.
 //!
 //! Shared memory without a name is not tracked: a write through another mapping of it, or by a child, leaves no mark in this page table,
 //! and neither need be there any more when we look. It is copied whole while the process stands still; what of it has content, the
@@ -37,13 +36,14 @@
 //! Not seen are:
 //! - what a device writes into a page after it was armed (a read with O_DIRECT that is under way during a round). For a process that has
 //!   such descriptors, arm only while it stands still ([`Phase::Only`]): then none is under way.
-//! - a write to an armed page of a file mapping that was dropped, if the process is stopped between the two faults of that very write:
-//!   the first one copies the file's page in place of the marker, still armed.
+//! - the file's content that is back in an armed page of a file mapping, dropped and then written to, if the process is stopped between
+//!   the two faults of that very write: the first one copies the file's page in place of the marker, still armed.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::maps::{self, Kept, Mapping};
+use super::maps::{Kept, Mapping};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::pagemap::{self, FILE, PRESENT, Pagemap, Query, Region, SWAPPED, WRITTEN, ZERO};
@@ -51,11 +51,9 @@ use crate::sys::proc;
 use crate::sys::uffd::{self, Uffd};
 
 /// Pages from which on a mapping is first asked for marks alone.
-const GLANCE: u64 = 256;
+const GLANCE: u64 = 1024;
 /// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
 const NEAR: u64 = 128;
-/// So many marked pages side by side are looked at before they are copied: they may have been dropped.
-const MANY: u64 = 16;
 
 /// How changes are found.
 pub enum Method {
@@ -71,8 +69,7 @@ pub enum Phase {
     /// The process runs. What is told is armed again, new mappings are registered: the next call tells what was written from now on.
     /// What cannot be tracked is left to the last call.
     Running,
-    /// The process stands still, for the last of several calls. To save time nothing is armed: the next call tells the same again. And a few
-    /// marked pages are told as written that have been dropped: they read as zeros; or as nothing, and then [`Phase::Only`] tells the truth.
+    /// The process stands still, for the last of several calls. To save time nothing is armed: the next call tells the same again.
     Last,
     /// The process stands still, and is armed at no other time.
     Only,
@@ -107,13 +104,12 @@ pub struct Tracker {
     content: PageSet,
     /// Pages that were told but could not be copied.
     owed: PageSet,
-    /// Pages that were guarded when they were last looked at.
-    guards: PageSet,
     /// Whether nothing that was told before counts.
     start_over: bool,
     /// Where we have registered mappings.
     registered: PageSet,
     regions: Vec<Region>,
+    marked: Vec<Region>,
 }
 
 /// What was found in one call, before it is put together.
@@ -151,9 +147,9 @@ impl Tracker {
         let told = WRITTEN | PRESENT | SWAPPED | ZERO;
         let tell = if pagemap.can_tell(told | pagemap::GUARD) { told | pagemap::GUARD } else { told };
         let scans = pagemap.can_tell(told);
-        let [content, owed, guards, registered] = std::array::from_fn(|_| PageSet::new());
-        let regions = Vec::with_capacity(8192);
-        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, guards, start_over: true, registered, regions })
+        let (content, owed, registered) = (PageSet::new(), PageSet::new(), PageSet::new());
+        let (regions, marked) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
+        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, start_over: true, registered, regions, marked })
     }
 
     /// The process whose memory it is.
@@ -197,11 +193,7 @@ impl Tracker {
         let mut kept = PageSet::new();
         for group in mappings.chunk_by(|one, next| phase == Phase::Last && one_look_does(one, next)) {
             let whole = group[0].pages.start..group[group.len() - 1].pages.end;
-            // A call costs more than the few pages of a library's parts.
-            if group.len() > 1
-                && self.all_ours(&whole)
-                && self.tracked(&whole, Kept::OwnCopies, phase, &mut found).map_err(|err| self.failed(&whole, err))?
-            {
+            if group.len() > 1 && self.all_ours(&whole) && self.look_at_all(&whole, &mut found)? {
                 kept.push(whole);
                 continue;
             }
@@ -227,8 +219,7 @@ impl Tracker {
         if !self.registered.difference(&kept).is_empty() {
             self.registered = self.registered.intersection(&kept);
         }
-        self.guards = PageSet::of(found.guards);
-        Ok(Change { written, dropped, guards: self.guards.clone(), fresh: found.fresh, untracked: found.untracked })
+        Ok(Change { written, dropped, guards: PageSet::of(found.guards), fresh: found.fresh, untracked: found.untracked })
     }
 
     /// One mapping.
@@ -248,6 +239,12 @@ impl Tracker {
         Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
     }
 
+    /// Several mappings of files, side by side, all registered before: a call costs more than the few pages of a library's parts. Whether
+    /// they still are.
+    fn look_at_all(&mut self, whole: &Pages, found: &mut Found) -> Result<bool> {
+        self.tracked(whole, Kept::OwnCopies, Phase::Last, found).map_err(|err| self.failed(whole, err))
+    }
+
     /// A private mapping.
     fn private(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
         if self.is_ours(range) && self.tracked(range, kind, phase, found)? {
@@ -260,7 +257,8 @@ impl Tracker {
     /// pages may have been armed.
     fn tracked(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<bool> {
         self.regions.clear();
-        match self.ask(range, kind, phase, found) {
+        let armed = if phase == Phase::Last { Ok(()) } else { self.arm_written(range, kind) };
+        match armed.and_then(|()| self.look(range, kind)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             other => other?,
         }
@@ -276,11 +274,8 @@ impl Tracker {
                     found.written.push(pages);
                 }
             } else if is(SWAPPED) {
-                if is(WRITTEN) {
+                if is(WRITTEN) || kind == Kept::OwnCopies {
                     found.written.push(pages);
-                } else if kind == Kept::OwnCopies {
-                    // Of what was the file's before, it is the marker of an armed page that was dropped: nothing has changed.
-                    found.written.extend(self.content.within(&pages));
                 }
             } else {
                 found.empty.push(pages);
@@ -289,54 +284,43 @@ impl Tracker {
         Ok(true)
     }
 
-    /// Adds to the regions what changed in a mapping. The kernel finds marks many times faster when it is asked for nothing else; what is not
-    /// there counts as marked. Of a file mapping, an own copy that was dropped is not marked: so what was an own copy is looked at, too.
-    /// In the last round a few marked pages side by side are taken for written without a look.
-    fn ask(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
-        if range.end - range.start < GLANCE {
-            if phase != Phase::Last {
-                self.arm_written(range, kind)?;
-            }
-            return self.look(range, kind);
-        }
-        let query = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
-        self.pagemap.scan(range, query, &mut self.regions)?;
-        let mut marked: Vec<Pages> = self.regions.drain(..).map(|region| region.pages()).collect();
-        if kind == Kept::OwnCopies {
-            marked.extend(self.content.within(range));
-        } else if phase == Phase::Last {
-            let guarded = |run: &Pages| self.guards.within(run).next().is_some();
-            found.written.extend(marked.extract_if(.., |run| run.end - run.start < MANY && !guarded(run)));
-        }
-        if phase != Phase::Last {
-            near_runs(marked.clone()).iter().try_for_each(|run| self.arm_written(run, kind))?;
-            let told: PageSet = self.regions.iter().map(Region::pages).collect();
-            marked = PageSet::of(marked).difference(&told).ranges().to_vec();
-        }
-        near_runs(marked).iter().try_for_each(|run| self.look(run, kind))
-    }
-
     /// Adds what was written to the regions, and arms it. Only what is there: arming what is not would fill the page table of a large
-    /// reservation. Guards are left as they are, so that they show each time. A file's own pages are armed, so that no mark of theirs is in
-    /// the way.
-    fn arm_written(&mut self, run: &Pages, kind: Kept) -> io::Result<()> {
-        let without = self.tell & pagemap::GUARD;
+    /// reservation. Guards are left as they are, so that they show each time; so are the file's own pages, which are of no interest.
+    fn arm_written(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
+        let without = self.tell & pagemap::GUARD | file_of(kind);
         let (tell, any) = (self.tell | file_of(kind), PRESENT | SWAPPED);
         let query = Query { inverted: without, all: WRITTEN | without, any, tell, arm: true, registered_only: true };
-        self.pagemap.scan(run, query, &mut self.regions)
+        self.pagemap.scan(range, query, &mut self.regions)
     }
 
     /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too.
-    fn look(&mut self, run: &Pages, kind: Kept) -> io::Result<()> {
+    fn look(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
         let file = file_of(kind);
         let (inverted, any, tell) = (PRESENT, WRITTEN | PRESENT | file, self.tell | file);
-        self.pagemap.scan(run, Query { inverted, any, tell, registered_only: true, ..Query::default() }, &mut self.regions)
+        let closely = Query { inverted, any, tell, registered_only: true, ..Query::default() };
+        if kind == Kept::OwnCopies || range.end - range.start < GLANCE {
+            return self.pagemap.scan(range, closely, &mut self.regions);
+        }
+        // The kernel finds marks three times faster when it is asked for nothing else. What is not there counts as marked.
+        let marked = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
+        self.marked.clear();
+        self.pagemap.scan(range, marked, &mut self.marked)?;
+        // Not always in order: where a huge page is split under way, the kernel tells its pages again.
+        let mut runs = self.marked.iter().map(Region::pages).peekable();
+        while let Some(mut run) = runs.next() {
+            while let Some(next) = runs.next_if(|next| next.start < run.end + NEAR) {
+                run = run.start.min(next.start)..run.end.max(next.end);
+            }
+            self.pagemap.scan(&run, closely, &mut self.regions)?;
+        }
+        Ok(())
     }
 
     /// A mapping that was not seen before, or cannot be tracked: all its content. It is registered and armed if the phase says so.
     fn as_new(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
         let (file, guard) = (file_of(kind), self.tell & pagemap::GUARD);
-        let there = Query { inverted: guard, all: guard, any: PRESENT | SWAPPED, tell: self.tell | file, ..Query::default() };
+        let (without, tell) = (file | guard, self.tell | file);
+        let there = Query { inverted: without, all: without, any: PRESENT | SWAPPED, tell, ..Query::default() };
         self.regions.clear();
         let mut armed = false;
         if let Some(uffd) = &self.uffd
@@ -364,7 +348,7 @@ impl Tracker {
             }
             self.pagemap.scan(range, there, &mut self.regions)?;
         }
-        let content = self.regions.iter().filter(|region| region.categories & (ZERO | file) == 0).map(Region::pages);
+        let content = self.regions.iter().filter(|region| region.categories & ZERO == 0).map(Region::pages);
         found.put(range, content.collect());
         self.guards(range).map(|guards| found.guards.extend(guards.ranges().iter().cloned()))
     }
@@ -384,7 +368,7 @@ impl Tracker {
     fn shared(&mut self, mapping: &Mapping, found: &mut Found) -> io::Result<()> {
         found.untracked += 1;
         let guards = self.guards(&mapping.pages)?;
-        let data = PageSet::of(maps::data_of(self.pid, mapping)?).difference(&guards);
+        let data = PageSet::of(data_of(self.pid, mapping)?).difference(&guards);
         found.guards.extend(guards.ranges().iter().cloned());
         found.put(&mapping.pages, data);
         Ok(())
@@ -417,23 +401,38 @@ fn one_look_does(one: &Mapping, next: &Mapping) -> bool {
     one.pages.end == next.pages.start && is_part(one) && is_part(next)
 }
 
-/// Runs in order, those that are near each other as one.
-fn near_runs(mut runs: Vec<Pages>) -> Vec<Pages> {
-    // Where a huge page is split under way, the kernel tells its pages again.
-    runs.sort_unstable_by_key(|run| run.start);
-    runs.dedup_by(|next, run| {
-        let near = next.start < run.end + NEAR;
-        if near {
-            run.end = run.end.max(next.end);
-        }
-        near
-    });
-    runs
-}
-
 /// The category that tells the file's own pages of a mapping from the process's copies; none where there is no file.
 fn file_of(kind: Kept) -> u64 {
     if kind == Kept::OwnCopies { FILE } else { 0 }
+}
+
+/// Pages of a mapping for which the object below it has data; all, if it cannot be asked (that takes CAP_CHECKPOINT_RESTORE).
+fn data_of(pid: i32, mapping: &Mapping) -> io::Result<Vec<Pages>> {
+    let range = &mapping.pages;
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start * PAGE, range.end * PAGE);
+    let object = match File::open(path) {
+        Ok(object) => object,
+        Err(_) => return Ok(vec![range.clone()]), // not permitted; or no longer mapped, as the next call will see
+    };
+    let end = mapping.offset + (range.end - range.start) * PAGE;
+    let mut data = Vec::new();
+    let mut at = mapping.offset;
+    while at < end {
+        // SAFETY: no memory is involved.
+        let seek = |from: u64, what: i32| unsafe { libc::lseek(object.as_raw_fd(), from as i64, what) };
+        let start = seek(at, libc::SEEK_DATA);
+        if start < 0 {
+            break; // nothing more
+        }
+        let hole = seek(start as u64, libc::SEEK_HOLE);
+        if hole < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let of = |place: i64| range.start + (place as u64).clamp(mapping.offset, end).saturating_sub(mapping.offset) / PAGE;
+        data.push(of(start)..of(hole + PAGE as i64 - 1));
+        at = hole as u64;
+    }
+    Ok(data)
 }
 
 #[cfg(test)]

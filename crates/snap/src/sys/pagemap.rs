@@ -107,7 +107,7 @@ impl Pagemap {
                 start: at,
                 end,
                 vec: room.as_mut_ptr() as u64,
-                vec_len: (room.len() as u64).min((end - at) / PAGE),
+                vec_len: room.len() as u64,
                 category_inverted: query.inverted,
                 category_mask: query.all,
                 category_anyof_mask: query.any,

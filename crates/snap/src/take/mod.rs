@@ -379,9 +379,7 @@ impl Target {
                     false => self.limits,
                 };
                 let phase = if limits.rounds == 0 { Phase::Only } else { Phase::Last };
-                let rounds = precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?;
-                self.frozen_round.expect(&rounds);
-                (rounds, phase)
+                (precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?, phase)
             }
             Some(_) => (draft.begin_pool().map(|()| Vec::new())?, Phase::Only),
         };

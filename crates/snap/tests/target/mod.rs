@@ -75,15 +75,6 @@ impl Target {
         self.ok(libc::SYS_mmap, [0, pages * PAGE, prot, flags, u64::MAX, 0])
     }
 
-    /// The target's descriptor of the file that it maps, 600 pages of content.
-    pub fn file(&self) -> u64 {
-        let dir = format!("/proc/{}/fd", self.pid());
-        let number = (3..16).find(|fd| {
-            std::fs::read_link(format!("{dir}/{fd}")).is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:content"))
-        });
-        number.expect("the target has its file open")
-    }
-
     pub fn madvise(&mut self, at: u64, pages: u64, advice: i32) {
         self.ok(libc::SYS_madvise, [at, pages * PAGE, advice as u64]);
     }

@@ -24,7 +24,6 @@
 #define PAGE 4096ul
 #define GUARD_INSTALL 102
 #define GUARD_REMOVE 103
-#define FILE_PAGES 600
 
 static sigjmp_buf back;
 static void caught(int sig) { (void)sig; siglongjmp(back, 1); }
@@ -55,9 +54,9 @@ static void map(struct slot *s, char *where) {
     else if (s->kind == RESERVATION) pages = 1 << 16;
     if (s->kind == RESERVATION) flags |= MAP_NORESERVE, prot = PROT_NONE;
     if (s->kind == OF_FILE) flags &= ~MAP_ANONYMOUS, fd = file;
-    if (s->kind == OF_FILE && !where && rnd(2)) pages = FILE_PAGES;
+    if (s->kind == OF_FILE && pages > 64 && !where) pages = 64;
     if (s->kind == SHARED) flags = (flags & ~MAP_PRIVATE) | MAP_SHARED;
-    if (where && ((pages > FILE_PAGES && s->kind == OF_FILE) || (pages > 64 && s->kind == SHARED))) s->kind = ANON, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, fd = -1;
+    if (where && pages > 64 && (s->kind == OF_FILE || s->kind == SHARED)) s->kind = ANON, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, fd = -1;
     char *p = mmap(where, pages * PAGE, prot, flags, fd, 0);
     if (p == MAP_FAILED) { s->at = 0; return; }
     s->at = p, s->pages = pages;
@@ -75,7 +74,7 @@ static void deep(int levels) {
 static void step(void) {
     struct slot *s = &slots[rnd(sizeof slots / sizeof *slots)];
     if (!s->at) { map(s, 0); if (!s->at) return; }
-    size_t most = s->kind == OF_FILE ? FILE_PAGES : s->pages;
+    size_t most = s->kind == OF_FILE ? 64 : s->pages;
     if (most > s->pages) most = s->pages;
     size_t first = rnd(most), count = 1 + rnd(most - first);
     if (count > 128 && rnd(20)) count = 1 + rnd(128);
@@ -154,9 +153,7 @@ static void step(void) {
 int main(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     file = memfd_create("content", 0);
-    static int content[FILE_PAGES * PAGE / sizeof(int)];
-    for (size_t i = 0; i < sizeof content / sizeof *content; i++) content[i] = i;
-    if (write(file, content, sizeof content) != sizeof content) return 1;
+    for (int i = 0; i < 1 << 16; i++) if (write(file, &i, sizeof i) < 0) return 1;
     struct sigaction act = {.sa_handler = caught, .sa_flags = SA_NODEFER};
     sigaction(SIGSEGV, &act, 0), sigaction(SIGBUS, &act, 0);
     static char line[512];
