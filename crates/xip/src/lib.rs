@@ -1,0 +1,6 @@
+//! **xip**: executables in two files, whose code pages are mapped from NVM on a stock kernel (OFF2F).
+
+pub mod error;
+pub mod format;
+
+pub use error::{Error, Result};
