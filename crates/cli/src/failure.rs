@@ -77,6 +77,9 @@ pub fn code(error: &Error) -> u8 {
         if let Some(e) = cause.downcast_ref() {
             return Some(crate::snap::code(e));
         }
+        if let Some(e) = cause.downcast_ref() {
+            return Some(crate::xip::code(e));
+        }
         let epoch = cause.downcast_ref().map(of_epoch);
         let tx = || cause.downcast_ref().map(of_tx);
         if let Some(e) = cause.downcast_ref() {

@@ -1,0 +1,71 @@
+//! `towa xip`: executables in two files.
+
+mod join;
+mod look;
+mod run;
+mod split;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::failure;
+
+/// Split executables in two files: code that is mapped from NVM and never read, and the rest.
+///
+/// The text of a program moves to a store; what stays in the program's place has its name, its length, its data, and starts like any
+/// program: from a shell, a script, as the first process. A store on DAX memory is executed in place: text is neither read nor copied, and
+/// takes no DRAM. A store on tmpfs or any other file system works as well.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  towa xip split --store /mnt/pmem/text --libs ./server     split a program; its libraries' text is mapped from there, too
+  towa xip stat ./server                                    what of it lies where
+  towa xip run --store /dev/shm/text gcc -O2 -c big.c       run a program split, without changing it
+  towa xip verify /mnt/pmem/text                            every text, every program: sound?
+  towa xip join ./server                                    whole again, to the byte
+  towa xip gc /mnt/pmem/text                                remove texts that nobody uses any more
+
+Exit status: as for `towa`; of `run` that of the program, 127 if it is not there and 126 if it cannot be started. A split program whose
+text cannot be found ends with 127, and says which file is not there."
+)]
+pub struct XipArgs {
+    #[command(subcommand)]
+    command: XipCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum XipCommand {
+    Split(split::SplitArgs),
+    Join(join::JoinArgs),
+    Run(run::RunArgs),
+    Stat(look::StatArgs),
+    Verify(look::VerifyArgs),
+    Gc(join::GcArgs),
+}
+
+/// `towa xip`.
+pub fn run(args: XipArgs) -> Result<()> {
+    match args.command {
+        XipCommand::Split(args) => split::run(&args),
+        XipCommand::Join(args) => join::run(&args),
+        XipCommand::Run(args) => run::run(&args),
+        XipCommand::Stat(args) => look::stat(&args),
+        XipCommand::Verify(args) => look::verify(&args),
+        XipCommand::Gc(args) => join::gc(&args),
+    }
+}
+
+/// The exit status for an error of the xip door.
+pub fn code(error: &towa_xip::Error) -> u8 {
+    use towa_xip::Error::*;
+    match error {
+        NotUsable { .. } => failure::DAMAGED,
+        NoStore { .. } | Missing { .. } => failure::MISSING,
+        Busy { .. } => failure::BUSY,
+        Full { .. } => failure::FULL,
+        Wrong(_) => failure::USAGE,
+        _ => failure::FAILED,
+    }
+}

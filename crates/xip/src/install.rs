@@ -1,0 +1,250 @@
+//! A program is replaced by its half, and a half by the whole: on disk, at once.
+//!
+//! ```text
+//!   split   1 text into the store   2 entry into the store   3 ABC beside the program, tried   4 rename
+//!   join    1 original beside ABC   2 rename                 3 entry goes                      (the text goes with `gc`)
+//! ```
+//!
+//! What must hold: stopped after any step, by SIGKILL or a power cut, the program's name leads to the original or to an ABC whose text
+//! and entry are there: a rename is the only thing that changes it, and what the new file needs was synced before. Between 1 and 2, and
+//! between 2 and 4, the store has a text too many, which `gc` removes.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File, FileTimes};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
+
+use crate::elf::Kind;
+use crate::error::{Error, Result};
+use crate::format::LOADER_NAME;
+use crate::split::{self, AbcHead, Halves, Options};
+use crate::store::write::Draft;
+use crate::store::{Entry, Store, readers_of};
+
+/// In the environment of a split program it makes the loader end with 0 when all is mapped, before the program's first instruction.
+pub const CHECK: &str = "TOWA_XIP_CHECK";
+
+/// How files are replaced.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// What goes to the store.
+    pub split: Options,
+    /// Texts are made immutable.
+    pub sealed: bool,
+}
+
+/// What was done with a file.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Where ABC is; of a library, where that is.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Where its text is.
+    pub text: PathBuf,
+    /// Bytes mapped from there.
+    pub mapped: u64,
+    /// Bytes of the whole file.
+    pub len: u64,
+    /// What its user should know.
+    pub notes: Vec<String>,
+}
+
+/// A file that was read, and that no other `towa xip` changes as long as this lives.
+struct Source {
+    path: PathBuf,
+    metadata: fs::Metadata,
+    bytes: Vec<u8>,
+    file: File,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source> {
+        let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
+        let file = File::open(&path).map_err(Error::io(&path, "opening"))?;
+        let metadata = file.metadata().map_err(Error::io(&path, "looking at"))?;
+        if !metadata.is_file() {
+            return Err(Error::Unfit { path, why: "not a regular file".into() });
+        }
+        if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(Error::Busy { path });
+        }
+        let bytes = fs::read(&path).map_err(Error::io(&path, "reading"))?;
+        Ok(Source { path, metadata, bytes, file })
+    }
+
+    /// Nobody changed or exchanged it since it was read.
+    fn check_unchanged(&self) -> Result<()> {
+        let now = fs::metadata(&self.path).map_err(Error::io(&self.path, "looking at"))?;
+        let same = |of: &fs::Metadata| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+        if same(&now) == same(&self.metadata) {
+            return Ok(());
+        }
+        Err(Error::Unfit { path: self.path.clone(), why: "it was changed meanwhile; it is as that change left it".into() })
+    }
+
+    /// Whether it runs with more rights than those of who starts it.
+    fn is_privileged(&self) -> bool {
+        self.metadata.mode() & 0o6000 != 0 || fgetxattr(&self.file, "security.capability", &mut [0u8; 256]).is_ok()
+    }
+}
+
+/// Splits the program at `path`, or, if `out` is given, makes its ABC there; a library's text is put into the store, and the library is as it was.
+///
+/// # Errors
+/// It cannot be split, or the store is not safe for it: everything is as it was.
+pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result<Done> {
+    let source = Source::open(path)?;
+    if source.is_privileged() {
+        store.check_for_privileged()?;
+    }
+    let readers = readers_of(&source.path, &source.metadata)?;
+    let unfit = |why| Error::Unfit { path: source.path.clone(), why };
+    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, how.split).map_err(unfit)?;
+    let writing = store.write()?;
+    let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
+    let mut done = Done {
+        path: source.path.clone(),
+        kind: halves.kind,
+        text,
+        mapped: halves.layout.mapped_len(),
+        len: source.bytes.len() as u64,
+        notes: Vec::new(),
+    };
+    match (&halves.abc, out) {
+        (None, Some(_)) => return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display()))),
+        (None, None) => {
+            if halves.build_id.is_none() {
+                return Err(unfit(
+                    "a library without a build-id, by which its text would be found (link it with --build-id)".into(),
+                ));
+            }
+            writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?;
+        }
+        (Some(abc), _) => {
+            done.path = match out {
+                Some(out) => absolute(out)?,
+                None => source.path.clone(),
+            };
+            check_halves(store, &halves, abc, &source)?;
+            writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
+            put_abc(&source, abc, &done.path)?;
+            if out.is_none() && source.metadata.nlink() > 1 {
+                done.notes.push(format!("{} other names of it keep the whole file (hard links)", source.metadata.nlink() - 1));
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// What is in the store by now gives the original, together with ABC.
+fn check_halves(store: &Store, halves: &Halves, abc: &[u8], source: &Source) -> Result<()> {
+    let text = store.text(&halves.key)?;
+    match split::join(abc, &text.read()?) {
+        Ok(original) if original == source.bytes => Ok(()),
+        Ok(_) => Err(Error::NotUsable { path: text.path, what: "it does not give back the program".into() }),
+        Err(what) => Err(Error::NotUsable { path: text.path, what }),
+    }
+}
+
+fn put_abc(source: &Source, abc: &[u8], to: &Path) -> Result<()> {
+    let mut draft = Draft::begin(to)?;
+    draft.write_sparse(abc)?;
+    copy_attributes(source, draft.file())?;
+    draft.settle()?;
+    if !source.is_privileged() && source.metadata.mode() & 0o100 != 0 {
+        answers(draft.temporary())?;
+    }
+    source.check_unchanged()?;
+    draft.finish_as_it_is()
+}
+
+/// Starts the split program at `path` as far as its own first instruction, which it does not reach.
+///
+/// # Errors
+/// It does not get there; with what the loader says.
+pub fn answers(path: &Path) -> Result<()> {
+    let mut command = Command::new(path);
+    command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let ended = command.output().map_err(Error::io(path, "starting"))?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let what = format!("does not start with its text in the store ({}): {}", ended.status, said.trim());
+    Err(Error::NotUsable { path: path.to_owned(), what })
+}
+
+/// Owner, permissions, times and extended attributes.
+fn copy_attributes(source: &Source, to: &File) -> Result<()> {
+    let about = &source.metadata;
+    let path = &source.path;
+    let now = to.metadata().map_err(Error::io(path, "looking at its copy"))?;
+    if (now.uid(), now.gid()) != (about.uid(), about.gid()) {
+        std::os::unix::fs::fchown(to, Some(about.uid()), Some(about.gid())).map_err(Error::io(path, "keeping its owner"))?;
+    }
+    to.set_permissions(fs::Permissions::from_mode(about.mode() & 0o7777)).map_err(Error::io(path, "keeping its permissions"))?;
+    let mut names = vec![0u8; 65536];
+    let len = flistxattr(&source.file, &mut names).unwrap_or(0);
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = CString::new(name).expect("split at zero bytes");
+        let mut value = vec![0u8; 65536];
+        let len =
+            fgetxattr(&source.file, &name, &mut value).map_err(|e| Error::io(path, "reading an extended attribute")(e.into()))?;
+        fsetxattr(to, &name, &value[..len], XattrFlags::empty())
+            .map_err(|e| Error::io(path, "keeping an extended attribute")(e.into()))?;
+    }
+    let times = FileTimes::new()
+        .set_accessed(about.accessed().map_err(Error::io(path, "looking at"))?)
+        .set_modified(about.modified().map_err(Error::io(path, "looking at"))?);
+    to.set_times(times).map_err(Error::io(path, "keeping its times"))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| Error::Wrong(format!("{}: not the name of a file", path.display())))?;
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(fs::canonicalize(above).map_err(Error::io(above, "finding"))?.join(name))
+}
+
+/// The store that the split program with the bytes `abc`, at `path`, names.
+///
+/// # Errors
+/// It is none.
+pub fn store_of(path: &Path, abc: &[u8]) -> Result<(AbcHead, PathBuf)> {
+    let head = AbcHead::find(abc).map_err(|why| Error::NotSplit { path: path.to_owned(), why })?;
+    let store = PathBuf::from(OsString::from_vec(head.store.clone()));
+    Ok((head, store))
+}
+
+/// Makes the split program at `path` whole again, in place or as `out`; its text is looked for in `store`, or else in the one that it names.
+///
+/// # Errors
+/// It is not split, its text is not there, or the two do not give the original: everything is as it was.
+pub fn join(path: &Path, out: Option<&Path>, store: Option<&Path>) -> Result<PathBuf> {
+    let source = Source::open(path)?;
+    let (head, named) = store_of(&source.path, &source.bytes)?;
+    let store = Store::open(store.unwrap_or(&named))?;
+    let text = store.text(&head.record.key)?;
+    let not_usable = |what| Error::NotUsable { path: source.path.clone(), what };
+    let original = split::join(&source.bytes, &text.read()?).map_err(not_usable)?;
+    let to = match out {
+        Some(out) => absolute(out)?,
+        None => source.path.clone(),
+    };
+    let mut draft = Draft::begin(&to)?;
+    draft.write_sparse(&original)?;
+    copy_attributes(&source, draft.file())?;
+    source.check_unchanged()?;
+    draft.finish_as_it_is()?;
+    if out.is_none() {
+        // Another store that this user cannot write to keeps its entry, until its own gc.
+        if let Ok(writing) = store.write() {
+            writing.forget(&source.path)?;
+        }
+    }
+    Ok(to)
+}

@@ -1,0 +1,47 @@
+//! The libraries that a program needs when it starts: ld.so's own answer.
+//!
+//! What must hold: the program itself is not run. Libraries that it opens later (plug-ins, name services) are not found here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use object::elf;
+
+use crate::elf::{Elf, stretch};
+use crate::error::{Error, Result};
+
+/// The paths of the libraries that the unsplit program at `path` needs, ld.so itself among them; without links, each once, in the order in which
+/// they are loaded.
+///
+/// # Errors
+/// Its ld.so cannot tell: it is not glibc's, or a library is missing.
+pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
+    let bytes = std::fs::read(path).map_err(Error::io(path, "reading"))?;
+    let unfit = |why: String| Error::Unfit { path: path.to_owned(), why };
+    let parsed = Elf::read(&bytes).map_err(unfit)?;
+    let Some(segment) = parsed.segments.iter().find(|segment| segment.kind == elf::PT_INTERP) else { return Ok(Vec::new()) };
+    let name = stretch(&bytes, segment.offset, segment.file_len).and_then(|name| name.split(|byte| *byte == 0).next());
+    let interpreter = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or_else(|| unfit("its ld.so has no name".into()))?;
+    let mut command = Command::new(interpreter);
+    let told =
+        command.arg("--list").arg(path).stdin(Stdio::null()).output().map_err(Error::io(Path::new(interpreter), "starting"))?;
+    if !told.status.success() {
+        let said = String::from_utf8_lossy(&told.stderr);
+        return Err(unfit(format!("its libraries are not known: {interpreter} --list: {}", said.trim())));
+    }
+    let listed = String::from_utf8_lossy(&told.stdout).into_owned();
+    if let Some(missing) = listed.lines().find(|line| line.ends_with("=> not found")) {
+        return Err(unfit(format!("a library of it is not there: {}", missing.trim())));
+    }
+    let mut found: Vec<PathBuf> = Vec::new();
+    for line in listed.lines() {
+        // "libz.so.1 => /lib/libz.so.1 (0x7f…)", or "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
+        let named = line.split("=>").last().unwrap_or(line).trim();
+        let Some((name, _)) = named.rsplit_once(" (0x") else { continue };
+        let Ok(library) = std::fs::canonicalize(name) else { continue };
+        if name.starts_with('/') && !found.contains(&library) {
+            found.push(library);
+        }
+    }
+    Ok(found)
+}

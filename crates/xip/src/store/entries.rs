@@ -1,0 +1,156 @@
+//! What has its text in a store: one small file for each program and library, by the hash of its path.
+//!
+//! What must hold: an entry is made before a program is replaced by ABC, so that at no time there is an ABC whose text `gc` would take.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use towa_media::files;
+
+use super::{Store, Writing, hex};
+use crate::elf::Kind;
+use crate::error::{Error, Result};
+use crate::split::Key;
+
+/// A program or library whose text is in the store, or was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place.
+    pub path: PathBuf,
+    /// Its key when it was split.
+    pub key: Key,
+    /// Whether it is a library, which is not changed when it is split.
+    pub library: bool,
+    /// A library's build-id.
+    pub build_id: Option<Vec<u8>>,
+}
+
+/// As it is written: paths may hold any byte.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    path: String,
+    path_bytes: Option<Vec<u8>>,
+    key: String,
+    library: bool,
+    build_id: Option<String>,
+}
+
+impl Entry {
+    /// Of a file at `path`.
+    pub fn new(path: &Path, key: Key, kind: Kind, build_id: Option<Vec<u8>>) -> Entry {
+        Entry { path: path.to_owned(), key, library: kind == Kind::Library, build_id }
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        let text = self.path.to_str();
+        let written = Written {
+            path: text.map_or_else(|| self.path.to_string_lossy().into_owned(), str::to_owned),
+            path_bytes: text.is_none().then(|| self.path.as_os_str().as_bytes().to_vec()),
+            key: hex(&self.key),
+            library: self.library,
+            build_id: self.build_id.as_deref().map(hex),
+        };
+        serde_json::to_vec(&written).expect("JSON of strings")
+    }
+
+    fn from_json(bytes: &[u8]) -> Option<Entry> {
+        let written: Written = serde_json::from_slice(bytes).ok()?;
+        let path = match written.path_bytes {
+            Some(bytes) => std::ffi::OsString::from_vec(bytes).into(),
+            None => written.path.into(),
+        };
+        let build_id = match &written.build_id {
+            Some(text) => Some(unhex(text)?),
+            None => None,
+        };
+        Some(Entry { path, key: unhex(&written.key)?.try_into().ok()?, library: written.library, build_id })
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    if digits.len().is_multiple_of(2) && digits.iter().all(u8::is_ascii_hexdigit) {
+        digits.chunks(2).map(pair).collect()
+    } else {
+        None
+    }
+}
+
+impl Store {
+    fn entry_path(&self, path: &Path) -> PathBuf {
+        let digest = Sha256::digest(path.as_os_str().as_bytes());
+        self.path().join("files").join(hex(&digest[..16]) + ".json")
+    }
+
+    /// All entries, by path.
+    ///
+    /// # Errors
+    /// One of them is damaged.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let folder = self.path().join("files");
+        let names = match fs::read_dir(&folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(Error::io(&folder, "reading"))?,
+        };
+        let mut entries = Vec::new();
+        for name in names {
+            let path = name.map_err(Error::io(&folder, "reading"))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") || is_temporary(&path) {
+                continue;
+            }
+            let bytes = match fs::read(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(Error::io(&path, "reading"))?,
+            };
+            let what = || "a damaged entry: no text is collected until it is removed by hand".into();
+            entries.push(Entry::from_json(&bytes).ok_or_else(|| Error::NotUsable { path, what: what() })?);
+        }
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(entries)
+    }
+
+    /// The entry of the file at `path`.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn entry(&self, path: &Path) -> Result<Option<Entry>> {
+        let at = self.entry_path(path);
+        match fs::read(&at) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(&at, "reading")(e)),
+            Ok(bytes) => {
+                let entry = Entry::from_json(&bytes);
+                entry.map(Some).ok_or_else(|| Error::NotUsable { path: at, what: "a damaged entry".into() })
+            }
+        }
+    }
+}
+
+pub(super) fn is_temporary(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(super::write::TEMPORARY.as_bytes()))
+}
+
+impl Writing<'_> {
+    /// Enters a file whose text is in the store, or is about to be.
+    pub fn enter(&self, entry: &Entry) -> Result<()> {
+        if self.store.entry(&entry.path).is_ok_and(|there| there.as_ref() == Some(entry)) {
+            return Ok(());
+        }
+        self.put(&self.store.entry_path(&entry.path), &entry.to_json(), 0o644)
+    }
+
+    /// Forgets a file whose text is of no use any more.
+    pub fn forget(&self, path: &Path) -> Result<()> {
+        let at = self.store.entry_path(path);
+        match fs::remove_file(&at) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(Error::io(&at, "removing"))?,
+        }
+        let above = at.parent().unwrap_or(&at);
+        files::sync_dir(above).map_err(Error::io(above, "syncing"))
+    }
+}

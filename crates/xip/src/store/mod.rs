@@ -1,0 +1,185 @@
+//! A store: the directory, on NVM where there is any, that holds the texts of split programs.
+//!
+//! ```text
+//!   store/
+//!   ├─ store.json              what this is
+//!   ├─ lock                    held by whoever writes here
+//!   ├─ ld-towa-xip.so          the loader of all programs that are split into this store
+//!   ├─ towa-xip-audit.so       maps the texts of their libraries
+//!   ├─ xyz/ab/cd….xyz          texts, by key (SHA-256 of the original)
+//!   ├─ build-id/ab/cd….xyz     links to them, by build-id: how a library's text is found
+//!   └─ files/<hash>.json       which programs and libraries have their text here: what `gc` keeps
+//! ```
+//!
+//! What must hold: a file here appears by a rename, whole and synced; a program's text is in place, and entered under `files/`, before the
+//! program is replaced, and goes only after; nobody but its owner can write to the directory, or to those it lies in.
+
+mod collect;
+mod entries;
+mod safety;
+mod text;
+pub mod write;
+
+use std::fs::{self, DirBuilder, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::format::{AUDIT_NAME, LOADER_NAME, STORE_PATH_MAX};
+use crate::split::Key;
+
+pub use collect::{Collected, Removed, Use};
+pub use entries::Entry;
+pub use text::{Readers, Text, readers_of};
+
+const MARKER: &str = "store.json";
+const MAGIC: &str = "towa-xip-store";
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    magic: String,
+    version: u32,
+}
+
+/// A store that was looked at, and found to be one.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+/// The right to write to a store; nobody else has it meanwhile.
+#[derive(Debug)]
+pub struct Writing<'a> {
+    pub(crate) store: &'a Store,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the store in `path`.
+    ///
+    /// # Errors
+    /// There is none, or one that this version does not know.
+    pub fn open(path: &Path) -> Result<Store> {
+        let path = fs::canonicalize(path).map_err(|_| Error::NoStore { path: path.to_owned() })?;
+        let marker = path.join(MARKER);
+        let mut text = String::new();
+        match File::open(&marker) {
+            Ok(file) => file.take(4096).read_to_string(&mut text).map_err(Error::io(&marker, "reading"))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(Error::NoStore { path }),
+            Err(e) => return Err(Error::io(&marker, "opening")(e)),
+        };
+        let not_usable = |what: String| Error::NotUsable { path: marker.clone(), what };
+        match serde_json::from_str::<Marker>(&text) {
+            Ok(marker) if marker.magic != MAGIC => Err(not_usable("not a store of texts".into())),
+            Ok(marker) if marker.version != VERSION => {
+                Err(not_usable(format!("a store of version {}; this tool knows version {VERSION}", marker.version)))
+            }
+            Ok(_) => Ok(Store { path }),
+            Err(e) => Err(not_usable(format!("damaged: {e}"))),
+        }
+    }
+
+    /// Opens the store in `path`, or makes one there. Programs can be started from it only where it allows that: not on a file system
+    /// that is mounted `noexec`, nor where others can write.
+    ///
+    /// # Errors
+    /// It is not suited, or not empty and no store.
+    pub fn open_or_create(path: &Path) -> Result<Store> {
+        let store = match Store::open(path) {
+            Err(Error::NoStore { .. }) => Store::create(path)?,
+            other => other?,
+        };
+        safety::check_directory(&store.path)?;
+        safety::check_executable(&store.path)?;
+        store.write()?.put_loader()?;
+        Ok(store)
+    }
+
+    fn create(path: &Path) -> Result<Store> {
+        DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(Error::io(path, "making the store"))?;
+        let path = fs::canonicalize(path).map_err(Error::io(path, "opening"))?;
+        if path.as_os_str().len() > STORE_PATH_MAX {
+            return Err(Error::Wrong(format!("the path of the store is longer than {STORE_PATH_MAX} bytes")));
+        }
+        safety::check_directory(&path)?;
+        safety::check_executable(&path)?;
+        // `lock` and the leftovers of a creation that was killed are ours; anything else is not.
+        let ours = |name: &[u8]| name == b"lock" || name.starts_with(write::TEMPORARY.as_bytes());
+        for entry in fs::read_dir(&path).map_err(Error::io(&path, "reading"))? {
+            let name = entry.map_err(Error::io(&path, "reading"))?.file_name();
+            if !ours(name.as_bytes()) {
+                let what = format!("not empty, and no store of texts (there is {name:?}); name an empty or new directory");
+                return Err(Error::NotUsable { path, what });
+            }
+        }
+        let store = Store { path };
+        let writing = store.write()?;
+        let marker = serde_json::to_vec(&Marker { magic: MAGIC.into(), version: VERSION }).expect("JSON of two fields");
+        writing.put(&store.path.join(MARKER), &marker, 0o644)?;
+        drop(writing);
+        Ok(store)
+    }
+
+    /// Where it is: absolute, without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the text with `key` is, or would be.
+    pub fn text_path(&self, key: &Key) -> PathBuf {
+        self.path.join("xyz").join(hex(&key[..1])).join(hex(&key[1..16]) + ".xyz")
+    }
+
+    /// Where the link to the text of the library with `build_id` is, or would be.
+    pub fn build_id_path(&self, build_id: &[u8]) -> PathBuf {
+        self.path.join("build-id").join(hex(&build_id[..1])).join(hex(&build_id[1..]) + ".xyz")
+    }
+
+    /// The loader.
+    pub fn loader_path(&self) -> PathBuf {
+        self.path.join(LOADER_NAME)
+    }
+
+    /// The audit object.
+    pub fn audit_path(&self) -> PathBuf {
+        self.path.join(AUDIT_NAME)
+    }
+
+    /// Waits for the right to write, for a while.
+    ///
+    /// # Errors
+    /// Somebody else has it, and does not end.
+    pub fn write(&self) -> Result<Writing<'_>> {
+        let path = self.path.join("lock");
+        let mut options = File::options();
+        let lock = options.create(true).write(true).truncate(false).open(&path).map_err(Error::io(&path, "opening"))?;
+        for attempt in 0.. {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if attempt < 300 => std::thread::sleep(std::time::Duration::from_millis(100)),
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Busy { path: self.path.clone() }),
+                Err(e) => return Err(Error::io(&path, "locking")(e.into())),
+            }
+        }
+        Ok(Writing { store: self, _lock: lock })
+    }
+
+    /// Checks that a program which runs with more rights than its user's may have its text here: nobody but root can change it.
+    ///
+    /// # Errors
+    /// Somebody could.
+    pub fn check_for_privileged(&self) -> Result<()> {
+        safety::check_root_owned(&self.path)
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,138 @@
+//! Whether a store is sound: its loader, its texts, and that each split program together with its text still is what it was.
+//!
+//! What must hold: nothing is changed, and no program's own code is run (see [`crate::install::CHECK`]).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::elf::Reason;
+use crate::error::{Error, Result};
+use crate::format::RANGE_TEXT;
+use crate::install;
+use crate::loader;
+use crate::split;
+use crate::store::{Entry, Store, Text, Use};
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// Where.
+    pub path: PathBuf,
+    /// What, and what to do.
+    pub what: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verified {
+    /// Split programs that are whole.
+    pub programs: usize,
+    /// Libraries whose text is theirs.
+    pub libraries: usize,
+    /// Texts in the store.
+    pub texts: usize,
+    /// Bytes that they take.
+    pub bytes: u64,
+    /// Programs and libraries that are split no more, of whose text `gc` gets rid.
+    pub stale: Vec<PathBuf>,
+    /// Programs and libraries that cannot be looked at: their directory is not there.
+    pub unseen: Vec<PathBuf>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl Store {
+    /// Looks at everything; programs are started as far as their first instruction if `start`. `progress` is told how many of how many entries
+    /// are done.
+    ///
+    /// # Errors
+    /// The store itself cannot be read.
+    pub fn verify(&self, start: bool, mut progress: impl FnMut(u64, u64)) -> Result<Verified> {
+        let mut found = Verified::default();
+        self.verify_loader(&mut found)?;
+        for path in self.text_paths()? {
+            found.texts += 1;
+            match Text::open(&path).and_then(|text| check_text(self, &text)) {
+                Ok(bytes) => found.bytes += bytes,
+                Err(error) => found.problems.push(problem(&path, &error)),
+            }
+        }
+        let entries = self.entries()?;
+        for (index, entry) in entries.iter().enumerate() {
+            progress(index as u64, entries.len() as u64);
+            match entry.in_use() {
+                Use::Stale => found.stale.push(entry.path.clone()),
+                Use::Unknown => found.unseen.push(entry.path.clone()),
+                Use::InUse => match self.verify_entry(entry, start) {
+                    Ok(()) if entry.library => found.libraries += 1,
+                    Ok(()) => found.programs += 1,
+                    Err(error) => found.problems.push(problem(&entry.path, &error)),
+                },
+            }
+        }
+        Ok(found)
+    }
+
+    fn verify_loader(&self, found: &mut Verified) -> Result<()> {
+        for (path, bytes) in [(self.loader_path(), loader::loader()?.to_vec()), (self.audit_path(), loader::audit(self.path())?)] {
+            let what = match fs::read(&path) {
+                Err(e) => format!("{e}; splitting any program into this store puts it back"),
+                Ok(there) if there != bytes => {
+                    "not the one that this version of towa has; splitting any program into this store puts that there".into()
+                }
+                Ok(_) => continue,
+            };
+            found.problems.push(Problem { path, what });
+        }
+        Ok(())
+    }
+
+    fn verify_entry(&self, entry: &Entry, start: bool) -> Result<()> {
+        let bytes = fs::read(&entry.path).map_err(Error::io(&entry.path, "reading"))?;
+        let text = self.text(&entry.key)?;
+        let not_usable = |what: Reason| Error::NotUsable { path: entry.path.clone(), what };
+        if entry.library {
+            return check_library(&bytes, &text).map_err(not_usable);
+        }
+        let (_, store) = install::store_of(&entry.path, &bytes)?;
+        if store != self.path() {
+            return Err(not_usable(format!("it looks for its text in {}", store.display())));
+        }
+        split::join(&bytes, &text.read()?).map_err(not_usable)?;
+        let privileged = fs::metadata(&entry.path).is_ok_and(|about| about.mode() & 0o6000 != 0 || about.mode() & 0o100 == 0);
+        if start && !privileged { install::answers(&entry.path) } else { Ok(()) }
+    }
+}
+
+/// The text's name, permissions and length; gives what it takes.
+fn check_text(store: &Store, text: &Text) -> Result<u64> {
+    if store.text_path(&text.record.key) != text.path {
+        return Err(Error::NotUsable { path: text.path.clone(), what: "the text of another program than its name says".into() });
+    }
+    if text.metadata.mode() & 0o222 != 0 {
+        let what = "it can be written to, by its owner at least; chmod a-w".into();
+        return Err(Error::Unsafe { path: text.path.clone(), what });
+    }
+    Ok(text.allocated)
+}
+
+/// What would be mapped over the library's text is the library's text.
+fn check_library(library: &[u8], text: &Text) -> std::result::Result<(), Reason> {
+    let xyz = text.read().map_err(|e| e.to_string())?;
+    for range in text.record.ranges().iter().filter(|range| range.kind == RANGE_TEXT) {
+        let (from, to) = (range.offset as usize, ((range.offset + range.len) as usize).min(library.len()));
+        if library.get(from..to).is_none_or(|own| own != &xyz[from..to]) {
+            return Err("its text and that in the store differ, though their build-ids agree; split it again".into());
+        }
+    }
+    Ok(())
+}
+
+fn problem(path: &Path, error: &Error) -> Problem {
+    let text = error.to_string();
+    let prefix = format!("{}: ", path.display());
+    Problem { path: path.to_owned(), what: text.strip_prefix(&prefix).map_or(text.clone(), str::to_owned) }
+}
