@@ -2,5 +2,6 @@
 
 pub mod error;
 pub mod format;
+pub mod loader;
 
 pub use error::{Error, Result};
