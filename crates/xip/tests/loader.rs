@@ -1,0 +1,402 @@
+//! Split programs run as the whole ones do, and what is wrong with a store is said in one line. Linux on x86-64 only.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use support::{Outcome, Place, edit, has, run};
+use towa_xip::format::{AUDIT_NAME, LOADER_NAME, PAGE};
+
+/// What can go wrong when text appears under a program: its start, its threads, its calls, what it knows of itself.
+const EVERYTHING: &str = include_str!("programs/everything.c");
+const EXCEPTIONS: &str = include_str!("programs/exceptions.cc");
+/// Prints which file the text of its libraries, its dynamic loader and itself is mapped from.
+const MAPS: &str = include_str!("programs/maps.c");
+
+const HOWS: [support::How; 4] = [
+    support::How { libs: false, rodata: false },
+    support::How { libs: false, rodata: true },
+    support::How { libs: true, rodata: false },
+    support::How { libs: true, rodata: true },
+];
+const LIBS: support::How = HOWS[2];
+
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.arg0("program").args(arguments).env("COLOUR", "blau").env_remove("LD_AUDIT");
+    command
+}
+
+/// Runs a program whole and split in each way: there must be no difference.
+fn same(place: &Place, program: &Path, arguments: &[&str], status: i32) {
+    let whole = run(&mut command(program, arguments));
+    assert_eq!(whole.status, status, "{}: {whole:?}", program.display());
+    for how in HOWS {
+        let split = place.split(program, how);
+        assert_eq!(run(&mut command(&split.abc, arguments)), whole, "{} {how:?}", program.display());
+    }
+}
+
+/// The libraries of a program, as ld.so finds them.
+fn libraries(program: &Path) -> Vec<String> {
+    let told = run(Command::new("ldd").arg(program)).out;
+    told.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
+}
+
+fn add_libraries(place: &Place, program: &Path, rodata: bool) {
+    for library in libraries(program) {
+        place.add_library(Path::new(&library), rodata);
+    }
+}
+
+#[test]
+fn compiled_programs_run_as_before() {
+    let place = Place::new();
+    place.compile("libguest.so", "cc", "int guest(void) { return 42; }", &["-shared", "-fPIC"]);
+    let ways: [(&str, &[&str]); 7] = [
+        ("pie", &["-fPIE", "-pie"]),
+        ("non-pie", &["-fno-pie", "-no-pie"]),
+        ("one-segment", &["-fPIE", "-pie", "-Wl,-z,noseparate-code"]),
+        ("big-pages", &["-fPIE", "-pie", "-Wl,-z,max-page-size=2097152"]),
+        ("now", &["-fPIE", "-pie", "-Wl,-z,now", "-Wl,-z,relro"]),
+        ("static", &["-static", "-DSTATIC"]),
+        ("static-pie", &["-static-pie", "-fPIE", "-DSTATIC"]),
+    ];
+    for (name, flags) in ways {
+        let flags = [flags, &["-pthread", "-ldl", "-Wl,-rpath,$ORIGIN/../whole"]].concat();
+        let program = place.compile(name, "cc", EVERYTHING, &flags);
+        same(&place, &program, &["a", "b c", ""], 7);
+    }
+    let program = place.whole("pie");
+    add_libraries(&place, &program, true);
+    place.add_library(&place.whole("libguest.so"), true);
+    same(&place, &program, &["with libraries"], 7);
+}
+
+#[test]
+fn exceptions_are_caught_as_before() {
+    if !has("c++") {
+        return eprintln!("SKIP: no C++ compiler");
+    }
+    let place = Place::new();
+    let program = place.compile("exceptions", "c++", EXCEPTIONS, &["-pthread"]);
+    same(&place, &program, &[], 3);
+    add_libraries(&place, &program, true);
+    same(&place, &program, &[], 3);
+    let program = place.compile("static-exceptions", "c++", EXCEPTIONS, &["-static"]);
+    same(&place, &program, &[], 3);
+}
+
+#[test]
+fn programs_of_this_machine_run_as_before() {
+    let place = Place::new();
+    let invocations: [(&str, &[&str]); 10] = [
+        ("gzip", &["-c", "-9", "/proc/self/exe"]),
+        ("sort", &["-r", "/etc/passwd"]),
+        ("ls", &["-l", "/etc"]),
+        ("bash", &["-c", "for i in 1 2 3; do echo $((i * i)) | cat; done; exit 5"]),
+        ("sed", &["-n", "s/root/stem/p", "/etc/passwd"]),
+        ("grep", &["-c", "no such line", "/etc/passwd"]),
+        ("perl", &["-e", "print join(',', map { $_ ** 2 } 1 .. 20), \"\\n\""]),
+        ("python3", &["-c", "import json, sqlite3, hashlib; print(json.dumps([hashlib.md5(b'x').hexdigest()]))"]),
+        ("openssl", &["dgst", "-sha256", "/etc/passwd"]),
+        ("git", &["--version"]),
+    ];
+    for (name, arguments) in invocations {
+        let program = Path::new("/usr/bin").join(name).canonicalize().unwrap_or_default();
+        if !std::fs::read(&program).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")) {
+            eprintln!("SKIP: no program /usr/bin/{name}");
+            continue;
+        }
+        // The program itself must not be what it reads: it differs.
+        let arguments: Vec<&str> =
+            arguments.iter().map(|word| if *word == "/proc/self/exe" { "/etc/services" } else { *word }).collect();
+        let whole = run(&mut command(&program, &arguments));
+        same(&place, &program, &arguments, whole.status);
+        add_libraries(&place, &program, true);
+        same(&place, &program, &arguments, whole.status);
+    }
+}
+
+#[test]
+fn text_of_libraries_comes_from_the_store() {
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &[]);
+    let of = |outcome: &Outcome| {
+        assert_eq!((outcome.status, outcome.err.as_str()), (0, ""));
+        let lines = outcome.out.lines().map(|line| line.split_once(' ').expect("what, and a file"));
+        lines.map(|(what, file)| (what.to_owned(), file.to_owned())).collect::<std::collections::HashMap<_, _>>()
+    };
+    let whole = of(&run(&mut command(&program, &[])));
+    let libc = Path::new(&whole["libc"]).canonicalize().unwrap();
+    let ld = Path::new(&whole["ld"]).canonicalize().unwrap();
+    let split = place.split(&program, LIBS);
+    let run_split = || of(&run(&mut command(&split.abc, &[])));
+    let shows = |path: &Path| path.to_str().unwrap().to_owned();
+
+    let seen = run_split();
+    assert_eq!([&seen["program"], &seen["libc"], &seen["ld"]], [&shows(&split.xyz), &shows(&libc), &shows(&ld)]);
+
+    let xyz = place.add_library(&libc, true);
+    let ld_xyz = place.add_library(&ld, true);
+    let seen = run_split();
+    assert_eq!([&seen["program"], &seen["libc"], &seen["ld"]], [&shows(&split.xyz), &shows(&xyz), &shows(&ld_xyz)]);
+    let whole_again = of(&run(&mut command(&program, &[])));
+    assert_eq!(whole_again["libc"], shows(&libc), "a whole program has nothing to do with the store");
+    assert_eq!(
+        of(&run(&mut command(&place.split(&program, HOWS[0]).abc, &[])))["libc"],
+        shows(&libc),
+        "libraries were not asked for"
+    );
+    place.split(&program, LIBS);
+
+    // Whatever is not right with it: the library's own text is used, and nothing is said.
+    let sound = std::fs::read(&xyz).unwrap();
+    let record = sound.len() - PAGE as usize;
+    let wrong: [(&str, &dyn Fn(&mut Vec<u8>)); 6] = [
+        ("other program headers", &|bytes| bytes[64 + 56 + 16] ^= 1),
+        ("another build-id", &|bytes| bytes[record + 64] ^= 1),
+        ("another magic", &|bytes| bytes[record] ^= 1),
+        ("cut off", &|bytes| bytes.truncate(record)),
+        ("a range elsewhere", &|bytes| bytes[record + 128 + 24 + 1] ^= 0x40),
+        ("empty", &|bytes| bytes.clear()),
+    ];
+    let _ = std::fs::set_permissions(&xyz, PermissionsExt::from_mode(0o644));
+    for (what, change) in wrong {
+        edit(&xyz, change);
+        assert_eq!(run_split()["libc"], shows(&libc), "{what}");
+        std::fs::write(&xyz, &sound).unwrap();
+    }
+    assert_eq!(run_split()["libc"], shows(&xyz));
+    std::fs::set_permissions(&xyz, PermissionsExt::from_mode(0o664)).unwrap();
+    assert_eq!(run_split()["libc"], shows(&libc), "writable by a group");
+    std::fs::set_permissions(&xyz, PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::remove_file(place.store.join(AUDIT_NAME)).unwrap();
+    let seen = run_split();
+    assert_eq!([&seen["libc"], &seen["ld"]], [&shows(&libc), &shows(&ld_xyz)], "no audit object");
+}
+
+#[test]
+fn a_program_that_cannot_be_told_of_the_audit_object_runs_without() {
+    let place = Place::new();
+    let programs = [
+        place.compile("no-spare", "cc", MAPS, &["-Wl,--spare-dynamic-tags=0"]),
+        place.compile("audited", "cc", MAPS, &["-Wl,--audit=/no/such/object.so"]),
+    ];
+    for program in programs {
+        add_libraries(&place, &program, false);
+        let whole = run(&mut command(&program, &[]));
+        let split = run(&mut command(&place.split(&program, LIBS).abc, &[]));
+        let libc = |outcome: &Outcome| outcome.out.lines().find(|line| line.starts_with("libc ")).map(str::to_owned);
+        assert_eq!((split.status, &split.err, libc(&split)), (whole.status, &whole.err, libc(&whole)));
+    }
+}
+
+/// The program must not have run, and the message must be one line that names what it must name.
+fn refused(outcome: &Outcome, split: &Path, names: &[&str]) {
+    assert_eq!((outcome.status, outcome.out.as_str()), (127, ""), "{outcome:?}");
+    let start = format!("towa xip: {}: ", split.display());
+    assert!(outcome.err.starts_with(&start) && outcome.err.ends_with('\n') && outcome.err.lines().count() == 1, "{}", outcome.err);
+    for name in names {
+        assert!(outcome.err.contains(name), "{name:?} is not in {:?}", outcome.err);
+    }
+}
+
+#[test]
+fn a_text_that_is_not_right_is_refused() {
+    let place = Place::new();
+    let program = place.compile("hello", "cc", MAPS, &[]);
+    let split = place.split(&program, support::How::default());
+    let (abc, xyz) = (&split.abc, &split.xyz);
+    let file = xyz.to_str().unwrap();
+    let attempt = || run(&mut command(abc, &[]));
+    let sound = std::fs::read(xyz).unwrap();
+    let record = sound.len() - PAGE as usize;
+
+    std::fs::remove_file(xyz).unwrap();
+    refused(&attempt(), abc, &[file, "no such file", "put it back", "towa xip verify"]);
+    std::fs::create_dir(xyz).unwrap();
+    refused(&attempt(), abc, &[file, "no regular file"]);
+    std::fs::remove_dir(xyz).unwrap();
+    std::fs::write(xyz, &sound).unwrap();
+    assert_eq!(attempt().status, 0);
+
+    // Of each range: its first field is 128 bytes into the record, and it has 24 bytes.
+    let text = record + 128 + 24;
+    let wrong: [(&str, &dyn Fn(&mut Vec<u8>)); 10] = [
+        ("too short", &|bytes| bytes.truncate(100)),
+        ("too short", &|bytes| bytes.clear()),
+        ("damaged", &|bytes| bytes.truncate(record)),
+        ("damaged", &|bytes| bytes[record] ^= 1),
+        ("another version", &|bytes| bytes[record + 8] ^= 2),
+        ("damaged", &|bytes| bytes[record + 12] = 65),
+        ("another program", &|bytes| bytes[record + 16 + 31] ^= 1),
+        ("does not fit", &|bytes| bytes[text + 1] ^= 0x10),
+        ("does not fit", &|bytes| bytes[text + 9] ^= 0x10),
+        ("lacks a text segment", &|bytes| bytes[text + 16] = 4),
+    ];
+    for (reason, change) in wrong {
+        edit(xyz, change);
+        refused(&attempt(), abc, &[file, reason]);
+        std::fs::write(xyz, &sound).unwrap();
+    }
+    // The record of a file that was cut short in the middle, and had a record put at its end.
+    edit(xyz, |bytes| drop(bytes.drain(PAGE as usize..record)));
+    refused(&attempt(), abc, &[file, "too short"]);
+    std::fs::write(xyz, &sound).unwrap();
+
+    for mode in [0o464, 0o446] {
+        std::fs::set_permissions(xyz, PermissionsExt::from_mode(mode)).unwrap();
+        refused(&attempt(), abc, &[file, "others than its owner", "chmod go-w"]);
+    }
+    std::fs::set_permissions(xyz, PermissionsExt::from_mode(0o644)).unwrap();
+    assert_eq!(attempt().status, 0);
+}
+
+#[test]
+fn what_the_surroundings_lack_is_said() {
+    let place = Place::new();
+    let program = place.compile("hello", "cc", MAPS, &[]);
+    let split = place.split(&program, support::How::default());
+    let abc = &split.abc;
+    let shell = |limit: &str| run(Command::new("sh").args(["-c", &format!("{limit}; exec \"$0\"")]).arg(abc));
+    refused(&shell("exec 3>&- 4>&-; ulimit -n 3"), abc, &[split.xyz.to_str().unwrap(), "too many open files", "ulimit -n"]);
+
+    edit(abc, |bytes| {
+        let interp = b"/lib64/ld-linux-x86-64.so.2\0";
+        let at = bytes.windows(interp.len()).position(|bytes| bytes == interp).expect("the program's dynamic loader");
+        bytes[at..][..7].copy_from_slice(b"/absent");
+    });
+    refused(&run(&mut command(abc, &[])), abc, &["/absentld-linux-x86-64.so.2", "no such file", "install it again"]);
+
+    let loader = place.store.join(LOADER_NAME);
+    let itself = run(&mut command(&loader, &[]));
+    refused(&itself, &loader, &["not to be run by itself"]);
+    std::fs::remove_file(&loader).unwrap();
+    let gone = command(abc, &[]).output().expect_err("no loader");
+    assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
+fn a_store_that_must_not_be_executed_is_named() {
+    let place = Place::new();
+    let program = place.compile("hello", "cc", MAPS, &[]);
+    let split = place.split(&program, support::How::default());
+    let script = "mount -t tmpfs -o noexec none \"$1\" && cp -a \"$2/.\" \"$1\" && exec \"$0\"";
+    let (xyz, copy) = (place.store.join("xyz"), place.dir.path().join("copy"));
+    assert!(Command::new("cp").arg("-a").arg(&xyz).arg(&copy).status().unwrap().success());
+    let mut unshare = Command::new("unshare");
+    let outcome = run(unshare.args(["-m", "sh", "-c", script]).arg(&split.abc).arg(&xyz).arg(&copy));
+    if outcome.status != 127 {
+        return eprintln!("SKIP: no mounts here: {outcome:?}");
+    }
+    refused(&outcome, &split.abc, &[split.xyz.to_str().unwrap(), "noexec"]);
+}
+
+#[test]
+fn check_mode_maps_and_does_not_run() {
+    let place = Place::new();
+    for (name, flags) in [("dynamic", &[][..]), ("static", &["-static"])] {
+        let program = place.compile(name, "cc", MAPS, flags);
+        let split = place.split(&program, LIBS);
+        let attempt = |setting: &str| run(command(&split.abc, &[]).env("TOWA_XIP_CHECK", setting));
+        assert_eq!(attempt("1"), Outcome { status: 0, out: String::new(), err: String::new() });
+        for other in ["", "0", "11"] {
+            assert_ne!(attempt(other).out, "", "{other:?} is no wish for a check");
+        }
+        std::fs::remove_file(&split.xyz).unwrap();
+        refused(&attempt("1"), &split.abc, &[split.xyz.to_str().unwrap()]);
+    }
+}
+
+/// Root is who owns what root makes.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|status| std::os::unix::fs::MetadataExt::uid(&status) == 0)
+}
+
+#[test]
+fn set_id_programs_use_what_root_owns_and_no_audit_object() {
+    if !is_root() || !has("setpriv") {
+        return eprintln!("SKIP: set-id programs are tested by root, with setpriv");
+    }
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &[]);
+    add_libraries(&place, &program, false);
+    let split = place.split(&program, LIBS);
+    std::fs::set_permissions(&split.abc, PermissionsExt::from_mode(0o4755)).unwrap();
+    let nobody = |setting: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&split.abc);
+        run(command.env("TOWA_XIP_CHECK", setting))
+    };
+    let outcome = nobody("1");
+    if outcome.out.contains("secure 0") {
+        return eprintln!("SKIP: set-id bits have no effect here");
+    }
+    assert_eq!((outcome.status, outcome.err.as_str()), (0, ""));
+    assert!(outcome.out.contains("secure 1"), "{}: check mode is not for set-id programs", outcome.out);
+    let libc = outcome.out.lines().find(|line| line.starts_with("libc ")).expect("a line for libc");
+    assert!(!libc.contains(".xyz"), "{libc}: audited");
+    assert!(outcome.out.contains(split.xyz.to_str().unwrap()));
+    std::os::unix::fs::chown(&split.xyz, Some(65534), None).unwrap();
+    refused(&nobody(""), &split.abc, &[split.xyz.to_str().unwrap(), "not owned by root", "chown root"]);
+}
+
+#[test]
+fn gdb_stops_where_it_is_told() {
+    if !has("gdb") {
+        return eprintln!("SKIP: no gdb");
+    }
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &["-g"]);
+    add_libraries(&place, &program, false);
+    let split = place.split(&program, LIBS);
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
+    for told in ["starti", "break main", "continue", "backtrace", "info sharedlibrary"] {
+        gdb.args(["-ex", told]);
+    }
+    let outcome = run(gdb.arg(&split.abc));
+    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
+        return eprintln!("SKIP: no debugging here: {}", outcome.err);
+    }
+    let said = outcome.out + &outcome.err;
+    for expected in ["Breakpoint 1, main", "#0  main", "libc.so.6", "ld-linux-x86-64.so.2"] {
+        assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
+}
+
+/// Prints what the loader costs; a loaded machine would make an assertion of it a matter of luck.
+#[test]
+fn the_time_of_an_exec_is_told() {
+    let place = Place::new();
+    let source = "int main(void) { return 0; } __asm__(\".text; .skip 16384, 0x90\");";
+    for (name, flags) in [("dynamic", &[][..]), ("static", &["-static"])] {
+        let program = place.compile(name, "cc", source, flags);
+        let whole = median_micros(&program);
+        let split = median_micros(&place.split(&program, HOWS[0]).abc);
+        let libs = median_micros(&place.split(&program, LIBS).abc);
+        add_libraries(&place, &program, false);
+        let text = median_micros(&place.split(&program, LIBS).abc);
+        println!(
+            "exec to exit, {name}, median of 300: whole {whole} us, split {split} us, audited {libs} us, libraries too {text} us"
+        );
+    }
+}
+
+fn median_micros(program: &Path) -> u128 {
+    let once = || {
+        let start = Instant::now();
+        let status = Command::new(program).stdin(Stdio::null()).status().unwrap();
+        assert!(status.success());
+        start.elapsed().as_micros()
+    };
+    let mut times: Vec<u128> = (0..300).map(|_| once()).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
