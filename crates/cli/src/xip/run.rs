@@ -16,6 +16,7 @@ use towa_xip::store::{Store, hex};
 
 use super::split::{HowArgs, put_libraries};
 use crate::failure;
+use crate::report;
 
 /// Run a program with its text in a store, without changing the program.
 ///
@@ -42,7 +43,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let name = &args.program[0];
     let path = find(name).ok_or_else(|| failure::coded(NOT_FOUND, format!("{}: no such program", name.display())))?;
     let store = Store::open_or_create(&args.store)?;
-    let split = prepare(&store, &path, &args.how)?;
+    let split = match prepare(&store, &path, &args.how) {
+        Err(error) if matches!(error.downcast_ref(), Some(towa_xip::Error::Unfit { .. })) => {
+            report::say(&format!("{}; it runs whole", failure::message(&error)));
+            path
+        }
+        other => other?,
+    };
     let error = Command::new(&split).arg0(name).args(&args.program[1..]).exec();
     Err(failure::coded(NOT_STARTED, format!("{}: cannot be started: {error}", split.display())))
 }
