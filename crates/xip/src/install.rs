@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flistxattr, flock, fsetx
 use crate::elf::Kind;
 use crate::error::{Error, Result};
 use crate::format::LOADER_NAME;
+use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
 use crate::store::{Entry, Store, readers_of};
@@ -104,7 +105,10 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     }
     let readers = readers_of(&source.path, &source.metadata)?;
     let unfit = |why| Error::Unfit { path: source.path.clone(), why };
-    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, how.split).map_err(unfit)?;
+    let mut options = how.split;
+    let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
+    options.libs &= hindrance.is_none();
+    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, options).map_err(unfit)?;
     let writing = store.write()?;
     let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
     let mut done = Done {
@@ -133,12 +137,18 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
             check_halves(store, &halves, abc, &source)?;
             writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
             put_abc(&source, abc, &done.path)?;
+            done.notes.extend(hindrance.map(|why| format!("its libraries keep their own text: {why}")));
             if out.is_none() && source.metadata.nlink() > 1 {
                 done.notes.push(format!("{} other names of it keep the whole file (hard links)", source.metadata.nlink() - 1));
             }
         }
     }
     Ok(done)
+}
+
+/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
+fn libraries_hindrance(path: &Path) -> Option<String> {
+    needed::hindrance(&needed::libraries(path).ok()?)
 }
 
 /// What is in the store by now gives the original, together with ABC.
