@@ -14,7 +14,8 @@ use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
 
@@ -180,13 +181,27 @@ fn put_abc(source: &Source, abc: &[u8], to: &Path) -> Result<()> {
 pub fn answers(path: &Path) -> Result<()> {
     let mut command = Command::new(path);
     command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let ended = command.output().map_err(Error::io(path, "starting"))?;
+    let ended = output(command).map_err(Error::io(path, "starting"))?;
     if ended.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ended.stderr);
     let what = format!("does not start with its text in the store ({}): {}", ended.status, said.trim());
     Err(Error::NotUsable { path: path.to_owned(), what })
+}
+
+/// Runs a file that was just written. Another thread that starts something has the right to write to it, as a copy of ours, until it is
+/// through with `execve`, and until then nobody can start it.
+fn output(mut command: Command) -> std::io::Result<Output> {
+    for attempt in 0.. {
+        match command.output() {
+            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) && attempt < 100 => {
+                std::thread::sleep(Duration::from_millis(1 + attempt / 4))
+            }
+            other => return other,
+        }
+    }
+    unreachable!("the loop ends by a return")
 }
 
 /// Owner, permissions, times and extended attributes.
