@@ -18,7 +18,7 @@ use sweep_support::{LIBS, Outcome, Place, begins_like_elf, command, harmless, is
 use towa_xip::{Error, install};
 
 /// Programs that are run if not all are.
-const SOME: usize = 400;
+const SOME: usize = 700;
 /// As many must be identical where the machine has them.
 const ENOUGH: usize = 150;
 /// Longest time that a run may take.
