@@ -110,6 +110,15 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
     options.libs &= hindrance.is_none();
     let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, options).map_err(unfit)?;
+    if halves.abc.is_none() {
+        if out.is_some() {
+            return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display())));
+        }
+        if halves.build_id.is_none() {
+            let why = "a library without a build-id, by which its text would be found (link it with --build-id)";
+            return Err(unfit(why.into()));
+        }
+    }
     let writing = store.write()?;
     let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
     let mut done = Done {
@@ -120,17 +129,9 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
         len: source.bytes.len() as u64,
         notes: Vec::new(),
     };
-    match (&halves.abc, out) {
-        (None, Some(_)) => return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display()))),
-        (None, None) => {
-            if halves.build_id.is_none() {
-                return Err(unfit(
-                    "a library without a build-id, by which its text would be found (link it with --build-id)".into(),
-                ));
-            }
-            writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?;
-        }
-        (Some(abc), _) => {
+    match &halves.abc {
+        None => writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?,
+        Some(abc) => {
             done.path = match out {
                 Some(out) => absolute(out)?,
                 None => source.path.clone(),

@@ -102,10 +102,15 @@ impl Store {
     }
 
     fn create(path: &Path) -> Result<Store> {
+        let too_long = || Err(Error::Wrong(format!("the path of the store is longer than {STORE_PATH_MAX} bytes")));
+        // Before anything is made; and again when links are followed.
+        if std::path::absolute(path).is_ok_and(|path| path.as_os_str().len() > STORE_PATH_MAX) {
+            return too_long();
+        }
         DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(Error::io(path, "making the store"))?;
         let path = fs::canonicalize(path).map_err(Error::io(path, "opening"))?;
         if path.as_os_str().len() > STORE_PATH_MAX {
-            return Err(Error::Wrong(format!("the path of the store is longer than {STORE_PATH_MAX} bytes")));
+            return too_long();
         }
         safety::check_directory(&path)?;
         safety::check_executable(&path)?;
