@@ -1,0 +1,222 @@
+//! File systems that are full, read-only, or must not be executed from; and libraries with too much thread-local storage. The program is
+//! as it was, or split and right.
+//!
+//! File systems are mounted in a namespace of the test's own thread, and go with it: nothing stays, however it ends. Only root can.
+
+mod sweep_support;
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use sweep_support::{LIBS, Place, TEXT, command, is_root, patiently, program, run};
+use towa_xip::split::AbcHead;
+use towa_xip::store::Store;
+use towa_xip::{Error, install};
+
+/// Gives `act` a new directory, and a way to mount a memory file system there with some options.
+fn with_mounts(act: impl FnOnce(&Path, &dyn Fn(&Path, u64, &str)) + Send) {
+    if !is_root() {
+        return eprintln!("SKIP: only root can mount");
+    }
+    let dir = sweep_support::temp_dir();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: no pointer is passed; it is about this thread alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+                return eprintln!("SKIP: no namespace of one's own here: {}", std::io::Error::last_os_error());
+            }
+            mount(Path::new("/"), libc::MS_REC | libc::MS_PRIVATE, "").unwrap();
+            let tmpfs = |at: &Path, flags, options: &str| {
+                let _ = fs::create_dir(at);
+                mount(at, flags, options).unwrap_or_else(|why| panic!("mounting at {}: {why}", at.display()));
+            };
+            act(dir.path(), &tmpfs);
+            // The directory is removed by another thread, for which nothing is mounted there.
+        });
+    });
+}
+
+/// A mount of memory, or a change of one.
+fn mount(at: &Path, flags: u64, options: &str) -> std::io::Result<()> {
+    let at = CString::new(at.as_os_str().as_bytes()).unwrap();
+    let options = CString::new(options).unwrap();
+    // SAFETY: all strings end with a zero byte, and live until it is done.
+    let done = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast()) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+fn copy(name: &str, to: &Path) -> Option<(PathBuf, Vec<u8>)> {
+    let Some(found) = program(name) else {
+        eprintln!("SKIP: no program {name}");
+        return None;
+    };
+    let path = to.join(name);
+    fs::copy(found, &path).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    Some((path, bytes))
+}
+
+fn runs(path: &Path) -> bool {
+    run(command(path, &["--version"], Path::new("/")), Duration::from_secs(10)).is_success()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_store_that_is_full() {
+    with_mounts(|dir, tmpfs| {
+        let Some((path, original)) = copy("sort", dir) else { return };
+        let (mut full, mut split) = (0, 0);
+        // In pages, and in names: everything that is made may be what does not fit.
+        let by_size = (0..60).map(|step| format!("size={}k,mode=755", 4 + step * 4));
+        let by_names = (1..20).map(|names| format!("nr_inodes={names},mode=755"));
+        for (index, options) in by_size.chain(by_names).enumerate() {
+            let at = dir.join(format!("store-{index}"));
+            tmpfs(&at, 0, &options);
+            match Store::open_or_create(&at).and_then(|store| install::split(&store, &path, None, TEXT)) {
+                Err(Error::Full { .. }) => {
+                    assert!(fs::read(&path).unwrap() == original, "{options}: the program was changed");
+                    full += 1;
+                }
+                Err(other) => panic!("{options}: {other:?}"),
+                Ok(_) => {
+                    assert!(AbcHead::find(&fs::read(&path).unwrap()).is_ok() && runs(&path), "{options}");
+                    install::join(&path, None, None).unwrap();
+                    assert!(fs::read(&path).unwrap() == original);
+                    split += 1;
+                }
+            }
+            if let Ok(store) = Store::open(&at) {
+                store.write().and_then(|writing| writing.collect(false)).unwrap();
+                let left = names(&at).into_iter().filter(|name| name.starts_with(".towa-xip-")).count();
+                assert_eq!((left, store.text_paths().unwrap().len()), (0, 0), "{options}");
+            }
+        }
+        println!("full {full}, split {split}");
+        assert!(full > 10 && split > 5, "full {full}, split {split}: it hardly was what it was to be");
+    });
+}
+
+/// Writes a file until nothing more can be written.
+fn fill(path: &Path) {
+    let mut file = fs::File::create(path).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
+}
+
+#[test]
+fn a_disk_that_is_full_of_programs() {
+    with_mounts(|dir, tmpfs| {
+        let disk = dir.join("disk");
+        tmpfs(&disk, 0, "size=1m,mode=755");
+        let Some((path, original)) = copy("sort", &disk) else { return };
+        let store = Store::open_or_create(&dir.join("store")).unwrap();
+        let filler = disk.join("filler");
+        fill(&filler);
+        let refused = |what: towa_xip::Result<_>| assert!(matches!(what, Err(Error::Full { .. })), "{what:?}");
+        refused(install::split(&store, &path, None, TEXT).map(drop));
+        assert!(fs::read(&path).unwrap() == original);
+        assert_eq!(names(&disk), ["filler", "sort"]);
+        fs::remove_file(&filler).unwrap();
+        install::split(&store, &path, None, TEXT).unwrap();
+        let split = fs::read(&path).unwrap();
+        fill(&filler);
+        refused(install::join(&path, None, None).map(drop));
+        assert!(fs::read(&path).unwrap() == split && runs(&path));
+        assert_eq!(names(&disk), ["filler", "sort"]);
+        fs::remove_file(&filler).unwrap();
+        install::join(&path, None, None).unwrap();
+        assert!(fs::read(&path).unwrap() == original);
+    });
+}
+
+#[test]
+fn a_disk_that_is_read_only() {
+    with_mounts(|dir, tmpfs| {
+        let [disk, place] = ["disk", "place"].map(|name| dir.join(name));
+        for at in [&disk, &place] {
+            tmpfs(at, 0, "mode=755");
+        }
+        let Some((path, original)) = copy("sort", &disk) else { return };
+        let store = Store::open_or_create(&place.join("store")).unwrap();
+        let set = |at: &Path, flags| tmpfs(at, libc::MS_REMOUNT | flags, "mode=755");
+        let is_read_only = |error: Error| match error {
+            Error::Io { source, .. } => source.raw_os_error() == Some(libc::EROFS),
+            _ => false,
+        };
+        set(&disk, libc::MS_RDONLY);
+        assert!(is_read_only(install::split(&store, &path, None, TEXT).unwrap_err()));
+        set(&disk, 0);
+        set(&place, libc::MS_RDONLY);
+        assert!(is_read_only(install::split(&store, &path, None, TEXT).unwrap_err()));
+        assert!(is_read_only(Store::open_or_create(&place.join("other")).unwrap_err()));
+        assert!(fs::read(&path).unwrap() == original);
+        set(&place, 0);
+        assert_eq!(names(&disk), ["sort"]);
+        install::split(&store, &path, None, TEXT).unwrap();
+        // A split program runs, and can be looked at and joined, with a store that nobody can write to.
+        set(&place, libc::MS_RDONLY);
+        assert!(runs(&path));
+        assert!(store.verify(true, |_, _| {}).unwrap().problems.is_empty());
+        install::join(&path, None, None).unwrap();
+        assert!(fs::read(&path).unwrap() == original);
+    });
+}
+
+#[test]
+fn a_store_that_must_not_be_executed_from() {
+    with_mounts(|dir, tmpfs| {
+        let at = dir.join("noexec");
+        tmpfs(&at, libc::MS_NOEXEC, "mode=755");
+        let refused = Store::open_or_create(&at).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported { .. }) && refused.to_string().contains("noexec"), "{refused}");
+        assert!(names(&at).is_empty());
+        // And later: the store was executable when it was made.
+        tmpfs(&at, libc::MS_REMOUNT, "mode=755");
+        let store = Store::open_or_create(&at).unwrap();
+        let Some((path, original)) = copy("sort", dir) else { return };
+        tmpfs(&at, libc::MS_REMOUNT | libc::MS_NOEXEC, "mode=755");
+        let refused = install::split(&store, &path, None, TEXT).unwrap_err();
+        assert!(matches!(refused, Error::NotUsable { .. } | Error::Io { .. }), "{refused:?}");
+        assert!(fs::read(&path).unwrap() == original);
+    });
+}
+
+#[test]
+fn libraries_with_much_thread_local_storage() {
+    let mut place = Place::new();
+    let folder = place.folder("made", false);
+    let compile = |name: &str, source: &str, flags: &[&str]| {
+        let output = folder.join(name);
+        fs::write(folder.join("source.c"), source).unwrap();
+        let mut cc = Command::new("cc");
+        cc.current_dir(&folder).args(["-O1", "-w", "source.c", "-Wl,--build-id=sha1", "-o"]).arg(&output).args(flags);
+        cc.status().is_ok_and(|status| status.success()).then_some(output)
+    };
+    let cases = [("large", 5000, 8, false), ("aligned", 16, 128, false), ("small", 64, 16, true)];
+    for (name, len, align, audited) in cases {
+        let model = "__attribute__((tls_model(\"initial-exec\")))";
+        let source =
+            format!("_Thread_local char t[{len}] {model} __attribute__((aligned({align}))); char *get(void) {{ return t; }}");
+        let library = compile(&format!("lib{name}.so"), &source, &["-shared", "-fPIC"]);
+        let Some(library) = library else { return eprintln!("SKIP: no C compiler") };
+        let main = "#include <stdio.h>\nchar *get(void); int main(void) { get()[3] = 7; return printf(\"%d\\n\", get()[3]) - 2; }\n\
+            __asm__(\".text; .skip 16384, 0x90\");";
+        let rpath = format!("-Wl,-rpath,{}", folder.display());
+        let path = compile(name, main, &[library.to_str().unwrap(), &rpath]).unwrap();
+        place.add_libraries(&path);
+        let done = patiently(|| install::split(&place.store, &path, None, LIBS)).unwrap();
+        assert_eq!(done.notes.is_empty(), audited, "{name}: {:?}", done.notes);
+        let does = run(command(&path, &["x"], &folder), Duration::from_secs(10));
+        assert!(does.is_success() && does.out == b"7\n", "{name}: {}", does.brief());
+        assert_eq!(towa_xip::stat::stat(&path, None).unwrap().libs, audited, "{name}");
+    }
+}
