@@ -95,6 +95,13 @@ impl Source {
     }
 }
 
+impl Drop for Source {
+    /// Not by closing alone: a process that another thread starts has a copy of it until its own exec, and the lock as long.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// Splits the program at `path`, or, if `out` is given, makes its ABC there; a library's text is put into the store, and the library is as it was.
 ///
 /// # Errors

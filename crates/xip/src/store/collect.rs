@@ -168,10 +168,11 @@ fn collect_unfinished(path: &Path, dry: bool) -> Result<bool> {
     if program.as_ref().is_some_and(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_err()) {
         return Ok(false);
     }
-    if !dry {
-        fs::remove_file(&left).map_err(Error::io(&left, "removing"))?;
+    let removed = if dry { Ok(()) } else { fs::remove_file(&left).map_err(Error::io(&left, "removing")) };
+    if let Some(file) = &program {
+        let _ = flock(file, FlockOperation::Unlock);
     }
-    Ok(true)
+    removed.map(|()| true)
 }
 
 impl Store {

@@ -57,7 +57,14 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Writing<'a> {
     pub(crate) store: &'a Store,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Writing<'_> {
+    /// Not by closing alone: a process that another thread starts has a copy of it until its own exec, and the lock as long.
+    fn drop(&mut self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 impl Store {
@@ -172,7 +179,7 @@ impl Store {
                 Err(e) => return Err(Error::io(&path, "locking")(e.into())),
             }
         }
-        Ok(Writing { store: self, _lock: lock })
+        Ok(Writing { store: self, lock })
     }
 
     /// Checks that a program which runs with more rights than its user's may have its text here: nobody but root can change it.
