@@ -44,9 +44,18 @@ fn with_mounts(act: impl FnOnce(&Path, &dyn Fn(&Path, u64, &str)) + Send) {
 fn mount(at: &Path, flags: u64, options: &str) -> std::io::Result<()> {
     let at = CString::new(at.as_os_str().as_bytes()).unwrap();
     let options = CString::new(options).unwrap();
-    // SAFETY: all strings end with a zero byte, and live until it is done.
-    let done = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast()) };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    for attempt in 0.. {
+        // SAFETY: all strings end with a zero byte, and live until it is done.
+        let done = unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast()) };
+        let why = std::io::Error::last_os_error();
+        match (done, why.raw_os_error()) {
+            (0, _) => break,
+            // A process that another test starts has copies of descriptors until its own exec: what was written is open as long.
+            (_, Some(libc::EBUSY)) if attempt < 500 => std::thread::sleep(Duration::from_millis(2)),
+            _ => return Err(why),
+        }
+    }
+    Ok(())
 }
 
 fn copy(name: &str, to: &Path) -> Option<(PathBuf, Vec<u8>)> {
