@@ -2,5 +2,6 @@
 
 pub mod error;
 pub mod format;
+pub mod traced;
 
 pub use error::{Error, Result};
