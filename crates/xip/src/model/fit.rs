@@ -286,4 +286,4 @@ fn median(sorted: &[f64]) -> f64 {
 
 #[cfg(test)]
 #[path = "fit_tests.rs"]
-mod tests;
+mod fit_tests;
