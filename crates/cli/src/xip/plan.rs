@@ -147,8 +147,10 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
         Count::Pages => Basis::Pages,
         Count::Major => Basis::Major,
     };
-    // As a trace names them: without links. What is not there any more is looked for as it was named.
-    let paths: Vec<_> = args.paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+    // A trace names objects without links, and may be of another machine: a path counts as given, else as it resolves here.
+    let known = |path: &PathBuf| trace.objects.iter().any(|object| object.path.starts_with(path));
+    let resolved = |path: &PathBuf| path.canonicalize().ok().filter(|resolved| !known(path) && known(resolved));
+    let paths: Vec<_> = args.paths.iter().map(|path| resolved(path).unwrap_or_else(|| path.clone())).collect();
     let candidates = budget::candidates(&trace, &costs, basis, &paths).map_err(usage)?;
     let saved_ms_at_most = candidates.iter().map(Candidate::saved_ms).filter(|ms| *ms > 0.0).sum();
     let plan = budget::plan(&candidates, args.budget);
@@ -181,12 +183,22 @@ impl Answer {
             let more = left_out.len().saturating_sub(LEFT_OUT);
             text += &if more > 0 { format!("  and {more} more, which save less for their size\n") } else { String::new() };
         }
-        let share = |part: f64, whole: f64| if whole > 0.0 { format!(" ({:.0} %)", part / whole * 100.0) } else { String::new() };
+        let share = |part: f64, whole: f64| {
+            if whole > 0.0 { format!(" ({} %)", short((part / whole * 1000.0).round() / 10.0)) } else { String::new() }
+        };
         let Costs { t1, t2, t3, t4, .. } = self.costs;
         let (used, saved) = (choice.used_bytes, choice.saved_ms);
         let lines = [
             ("NVM used", format!("{} of {}{}", bytes(used), bytes(*budget_bytes), share(used as f64, *budget_bytes as f64))),
-            ("saved", format!("{} ms in such a run{}", short(saved), share(saved, self.trace.wall_ms))),
+            (
+                "saved",
+                format!(
+                    "{} ms of the {} ms that the traced run took{}",
+                    short(saved),
+                    short(self.trace.wall_ms),
+                    share(saved, self.trace.wall_ms)
+                ),
+            ),
             ("at most", format!("{} ms with everything on NVM", short(self.saved_ms_at_most))),
             ("greedy rule", format!("{} ms in {}", short(greedy.saved_ms), bytes(greedy.used_bytes))),
             ("a page saves", format!("{} ms (t1 {t1}, t2 {t2}, t3 {t3}, t4 {t4})", short(self.costs.saved_per_page()))),
