@@ -2,6 +2,8 @@
 
 mod join;
 mod look;
+mod model;
+mod plan;
 mod run;
 mod split;
 
@@ -43,6 +45,8 @@ enum XipCommand {
     Stat(look::StatArgs),
     Verify(look::VerifyArgs),
     Gc(join::GcArgs),
+    Plan(plan::PlanArgs),
+    Model(model::ModelArgs),
 }
 
 /// `towa xip`.
@@ -54,6 +58,8 @@ pub fn run(args: XipArgs) -> Result<()> {
         XipCommand::Stat(args) => look::stat(&args),
         XipCommand::Verify(args) => look::verify(&args),
         XipCommand::Gc(args) => join::gc(&args),
+        XipCommand::Plan(args) => plan::run(&args),
+        XipCommand::Model(args) => model::run(&args),
     }
 }
 
