@@ -2,5 +2,7 @@
 
 pub mod error;
 pub mod format;
+pub mod trace;
+pub mod traced;
 
 pub use error::{Error, Result};
