@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, snap, stats, tx_load, verify, vm};
+use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, snap, stats, tx_load, verify, vm, xip};
 
 /// Durable memory for ordinary programs.
 ///
@@ -42,6 +42,7 @@ pub enum Command {
     Stats(stats::StatsArgs),
     Checkpointer(checkpointer::CheckpointerArgs),
     Snap(snap::SnapArgs),
+    Xip(xip::XipArgs),
     Bench(bench::BenchArgs),
     CrashTest(crash_test::CrashTestArgs),
     Completions(generate::CompletionsArgs),
@@ -69,6 +70,7 @@ impl Command {
             Command::Stats(args) => stats::run(&args),
             Command::Checkpointer(args) => checkpointer::run(&args),
             Command::Snap(args) => snap::run(args),
+            Command::Xip(args) => xip::run(args),
             Command::Bench(args) => bench::run(args),
             Command::BenchChild(args) => bench::run_child(&args),
             Command::CrashTest(args) => crash_test::run(&args),
@@ -90,6 +92,7 @@ impl Command {
                 | Command::VmLoad(_)
                 | Command::TxLoad(_)
                 | Command::Bench(_)
+                | Command::Xip(_)
                 | Command::BenchChild(_)
         )
     }

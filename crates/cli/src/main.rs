@@ -29,6 +29,7 @@ mod stats;
 mod tx_load;
 mod verify;
 mod vm;
+mod xip;
 
 use std::process::ExitCode;
 

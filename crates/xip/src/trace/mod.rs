@@ -217,6 +217,10 @@ fn compare(tree: &Tree, seen: &perf::Seen, notes: &mut Vec<String>) -> bool {
         ));
     }
     let counted = tree.kernel.minor.wrapping_add(tree.kernel.major);
+    eprintln!(
+        "TEMP the kernel counted {counted} faults, perf told of {}, execs {} forks {}",
+        seen.spaces.faults, tree.execs, tree.forks
+    );
     log::debug!("the kernel counted {counted} faults, perf told of {}", seen.spaces.faults);
     notes.len() == before
 }
