@@ -105,7 +105,7 @@ pub fn half_named(path: &Path) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -138,8 +138,8 @@ mod tests {
         assert_eq!((found.text_bytes, found.data_bytes), (3 * PAGE, 0));
     }
 
-    /// Headers, one marked text segment of three pages, the record in its second.
-    fn split_program() -> Vec<u8> {
+    /// Headers, one marked text segment of three pages, the record in its second; the key is all sevens.
+    pub fn split_program() -> Vec<u8> {
         let mut bytes = vec![0; 4 * PAGE as usize];
         bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);

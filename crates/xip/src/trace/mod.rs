@@ -216,11 +216,10 @@ fn compare(tree: &Tree, seen: &perf::Seen, notes: &mut Vec<String>) -> bool {
             seen.spaces.execs, seen.spaces.forks, tree.execs, tree.forks
         ));
     }
-    let counted = tree.kernel.minor.wrapping_add(tree.kernel.major);
-    eprintln!(
-        "TEMP the kernel counted {counted} faults, perf told of {}, execs {} forks {}",
-        seen.spaces.faults, tree.execs, tree.forks
-    );
-    log::debug!("the kernel counted {counted} faults, perf told of {}", seen.spaces.faults);
+    // The kernel counts what it does for exec itself as well, and at a task's very end perf tells of faults that we read too early to see.
+    let (counted, told) = (tree.kernel.minor + tree.kernel.major, seen.spaces.faults);
+    if counted > told + told / 50 + 4 * tree.execs + 2 * tree.forks + 50 {
+        notes.push(format!("the kernel counted {counted} faults, of which perf told {told}"));
+    }
     notes.len() == before
 }

@@ -220,3 +220,56 @@ fn other_record(kind: u32, flags: u32, body: &[u8]) -> Option<Event> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, flags: u16, body: &[&[u8]]) -> Vec<u8> {
+        let body = body.concat();
+        let len = (8 + body.len()) as u16;
+        [&kind.to_ne_bytes()[..], &flags.to_ne_bytes(), &len.to_ne_bytes(), &body].concat()
+    }
+
+    fn taken_apart(bytes: &[u8]) -> (Vec<(u64, Event)>, u64) {
+        let (mut events, mut lost) = (Vec::new(), 0);
+        records(bytes, |id| id == 9, &mut events, &mut lost);
+        (events, lost)
+    }
+
+    #[test]
+    fn records_are_taken_apart() {
+        let word = u64::to_ne_bytes;
+        let pair = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
+        let trailer = [&pair(7, 7)[..], &word(55), &word(8)].concat();
+        let bytes = [
+            record(b::PERF_RECORD_SAMPLE, 0, &[&word(9), &pair(7, 8), &word(50), &word(0x1234)]),
+            record(b::PERF_RECORD_LOST, 0, &[&word(9), &word(17), &trailer]),
+            record(b::PERF_RECORD_FORK, 0, &[&pair(8, 7), &pair(8, 7), &word(55), &trailer]),
+            record(b::PERF_RECORD_FORK, 0, &[&pair(7, 7), &pair(9, 7), &word(55), &trailer]),
+            record(b::PERF_RECORD_COMM, b::PERF_RECORD_MISC_COMM_EXEC as u16, &[&pair(7, 7), b"true\0\0\0\0", &trailer]),
+            record(b::PERF_RECORD_COMM, 0, &[&pair(7, 7), b"name\0\0\0\0", &trailer]),
+        ];
+        let expected = vec![
+            (50, Event::Fault { pid: 7, address: 0x1234, is_major: true }),
+            (55, Event::Fork { pid: 8, parent: 7 }),
+            (55, Event::Thread { pid: 7 }),
+            (55, Event::Exec { pid: 7 }),
+        ];
+        assert_eq!(taken_apart(&bytes.concat()), (expected, 17));
+    }
+
+    #[test]
+    fn no_bytes_are_too_odd() {
+        let whole = record(b::PERF_RECORD_MMAP2, 0, &[&[7; 96]]);
+        assert_eq!(taken_apart(&whole).0.len(), 1);
+        (0..whole.len()).for_each(|len| assert_eq!(taken_apart(&whole[..len]).0.len(), 0));
+        assert_eq!(taken_apart(&record(b::PERF_RECORD_MMAP2, 0, &[&[7; 24]])).0.len(), 0);
+        assert_eq!(taken_apart(&[0; 64]).0.len(), 0);
+    }
+
+    #[test]
+    fn processors_are_read_from_a_list() {
+        assert!(online_cpus().unwrap().contains(&0));
+    }
+}

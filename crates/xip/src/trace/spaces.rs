@@ -299,4 +299,30 @@ mod tests {
         assert_eq!((text.major, text.minor, text.pages), (1, 3, 3));
         assert_eq!((objects.other.minor, objects.other.pages), (1, 1));
     }
+
+    #[test]
+    fn the_text_of_a_split_program_counts_for_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        std::fs::write(&program, super::super::elf::tests::split_program()).unwrap();
+        let other_half = dir.path().join(format!("xyz/07/{}.xyz", "07".repeat(15)));
+        let mut spaces = Spaces::default();
+        spaces.apply(Event::Exec { pid: 1 });
+        let map = |start, is_text, file: &PathBuf| Event::Map {
+            pid: 1,
+            start,
+            end: 0x14000,
+            offset: start - 0x10000,
+            is_text,
+            file: Some(file.clone()),
+        };
+        spaces.apply(map(0x10000, true, &program));
+        spaces.apply(map(0x11000, true, &other_half));
+        for address in [0x11000, 0x12000, 0x12000] {
+            spaces.apply(Event::Fault { pid: 1, address, is_major: false });
+        }
+        let mut objects = spaces.finish();
+        let found = objects.at(0);
+        assert_eq!((&found.path, found.text.minor, found.text.pages, found.mapped_by), (&program, 3, 2, 1));
+    }
 }

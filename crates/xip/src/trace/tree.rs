@@ -132,6 +132,8 @@ impl Tree {
         for (_, process) in std::mem::take(&mut self.processes) {
             self.decide(process.undecided);
         }
+        self.kernel.minor = self.kernel.minor.saturating_sub(self.before.minor);
+        self.kernel.major = self.kernel.major.saturating_sub(self.before.major);
         Ok(())
     }
 
@@ -231,11 +233,6 @@ impl Tree {
         let group = self.tasks.get(&tid).copied().unwrap_or(tid);
         if let Some(faults) = kernel_faults(group, tid) {
             objects::add(&mut self.kernel, &faults);
-            if tid == group && self.execs > 0 {
-                let before = std::mem::take(&mut self.before);
-                self.kernel.minor = self.kernel.minor.saturating_sub(before.minor);
-                self.kernel.major = self.kernel.major.saturating_sub(before.major);
-            }
         }
         if let (Some(pages), true) = (&mut self.pages, tid == group) {
             let is_by_exec = self.processes.get(&group).is_some_and(|process| process.is_by_exec);
