@@ -222,6 +222,26 @@ fn text_of_libraries_comes_from_the_store() {
 }
 
 #[test]
+fn text_that_is_relocated_stays_in_the_library() {
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &[]);
+    let split = place.split(&program, LIBS);
+    let pure = "static int number = 42; int guest(void) { return number; } __asm__(\".text; .skip 8192\");";
+    let impure = format!("{pure} __asm__(\".text; .quad guest\");");
+    for (name, source, flags, from_store) in
+        [("libpure.so", pure, "-Wl,-z,text", true), ("libimpure.so", &impure, "-Wl,-z,notext", false)]
+    {
+        let library = place.compile(name, "cc", source, &["-shared", "-fPIC", flags]);
+        let xyz = place.add_library(&library, true);
+        let outcome = run(&mut command(&split.abc, &[library.to_str().unwrap()]));
+        assert_eq!((outcome.status, outcome.err.as_str()), (0, ""));
+        assert!(outcome.out.contains("returned 42\n"));
+        let expected = if from_store { &xyz } else { &library };
+        assert!(outcome.out.contains(&format!("guest {}\n", expected.display())), "{name}: {}", outcome.out);
+    }
+}
+
+#[test]
 fn a_program_that_cannot_be_told_of_the_audit_object_runs_without() {
     let place = Place::new();
     let programs = [
@@ -290,6 +310,21 @@ fn a_text_that_is_not_right_is_refused() {
     refused(&attempt(), abc, &[file, "too short"]);
     std::fs::write(xyz, &sound).unwrap();
 
+    // Data that begins in the text's last page.
+    let whole = std::fs::read(abc).unwrap();
+    edit(abc, |bytes| {
+        let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let loads = (64..).step_by(56).take(usize::from(bytes[56])).filter(|at| bytes[*at..*at + 4] == [1, 0, 0, 0]);
+        let loads: Vec<usize> = loads.collect();
+        let with = |flags| *loads.iter().find(|at| bytes[**at + 4] & 7 == flags).expect("a segment");
+        let (text, data) = (with(5), with(6));
+        let last = (number(bytes, text + 16) + number(bytes, text + 40)) / PAGE * PAGE;
+        let address = last + number(bytes, data + 16) % PAGE;
+        bytes[data + 16..data + 24].copy_from_slice(&address.to_le_bytes());
+    });
+    refused(&attempt(), abc, &[file, "does not fit"]);
+    edit(abc, |bytes| *bytes = whole);
+
     for mode in [0o464, 0o446] {
         std::fs::set_permissions(xyz, PermissionsExt::from_mode(mode)).unwrap();
         refused(&attempt(), abc, &[file, "others than its owner", "chmod go-w"]);
@@ -353,7 +388,7 @@ fn a_store_that_must_not_be_executed_is_named() {
 #[test]
 fn check_mode_maps_and_does_not_run() {
     let place = Place::new();
-    for (name, flags) in [("dynamic", &[][..]), ("static", &["-static"])] {
+    for (name, flags) in [("dynamic", &[][..]), ("static", &["-static", "-DSTATIC"])] {
         let program = place.compile(name, "cc", MAPS, flags);
         let split = place.split(&program, LIBS);
         let attempt = |setting: &str| run(command(&split.abc, &[]).env("TOWA_XIP_CHECK", setting));
