@@ -80,8 +80,8 @@ pub struct Faults {
     pub major: u64,
     /// Those that had not.
     pub minor: u64,
-    /// Pages of 4 KiB that were touched, each counted once in every run (exec) of a process that touched it. The kernel maps the
-    /// neighbours of a faulting page as well, so there can be more pages than faults.
+    /// Pages of 4 KiB that were faulted, each counted once in every run (exec) of a process. Where faults are not seen one by one
+    /// ([`Trace::exact`] is false) they are pages that were mapped at the end: more, for the kernel maps a faulted page's neighbours as well.
     pub pages: u64,
 }
 

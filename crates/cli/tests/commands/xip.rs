@@ -209,6 +209,43 @@ fn an_upgraded_program_is_left_alone_and_its_text_collected() {
 }
 
 #[test]
+fn a_trace_is_taken_and_planned_with() {
+    let scene = Scene::new();
+    scene.split(&["--libs"]);
+    let trace = scene.program.with_file_name("trace.json");
+    let out = towa(&["xip", "trace", "--json", s(&trace), "--", "sh", "-c", &format!("{} --version; exit 3", s(&scene.program))]);
+    let said = text(&out.stderr);
+    if out.status.code() == Some(1) && said.contains("ot permitted") {
+        eprintln!("SKIPPED: other programs cannot be traced here: {said}");
+        return;
+    }
+    assert_eq!(out.status.code(), Some(3), "the command's own status: {said}");
+    assert!(text(&out.stdout).contains("sort") && said.contains("program text"), "{said}");
+    let traced = json(&fs::read_to_string(&trace).unwrap());
+    assert_eq!((&traced["execs"], &traced["exit_status"]), (&2.into(), &3.into()));
+    let plan = json(&passes(&["xip", "plan", "--budget", "1M", "--trace", s(&trace), "--json"]));
+    assert!(plan.as_object().is_some_and(|plan| !plan.is_empty()), "{plan}");
+    let everything = passes(&["xip", "plan", "--budget", "1G", "--trace", s(&trace), "--list"]);
+    assert!(everything.lines().any(|line| line == s(&scene.program)), "{everything}");
+    assert!(!everything.contains(s(&scene.store.join("xyz"))), "texts count for what they are the text of: {everything}");
+    let said = fails(3, &["xip", "plan", "--budget", "1M", "--trace", "/etc/passwd"]);
+    assert!(said.contains("not a trace"), "{said}");
+    fails(127, &["xip", "trace", "--", "no-such-program"]);
+}
+
+#[test]
+fn the_model_says_the_papers_numbers() {
+    let model = json(&passes(&["xip", "model", "--json"]));
+    assert!(model.as_object().is_some_and(|model| !model.is_empty()), "{model}");
+    assert!(passes(&["xip", "model"]).contains("28.9"));
+    let page = tempfile::tempdir().unwrap();
+    let html = page.path().join("model.html");
+    passes(&["xip", "model", "--preset", "boot", "--html", s(&html)]);
+    assert!(fs::read_to_string(&html).unwrap().contains("<svg"));
+    fails(2, &["xip", "model", "--text-share", "2"]);
+}
+
+#[test]
 fn a_full_store_and_a_closed_pipe() {
     let scene = Scene::new();
     // A limit on the length of files is met like a full disk.

@@ -14,7 +14,7 @@
 //! - Pages are counted once in each run of a process: for each exec, and for each fork that lives on. With perf only pages that faulted are
 //!   counted, so there are at most as many as faults (the kernel maps up to 16 neighbours of a faulting text page along, which then do
 //!   not fault; the paper's kernel did not). Without perf the pages are those that were mapped at the end, neighbours included.
-//! - A split program's text counts for the program: its store's file is known by its key.
+//! - A split program's text counts for the program, and a library's for the library: over whose text it is mapped.
 //! - Faults without an instruction (the arguments that exec writes to a new stack, pages pinned for direct I/O) are seen by nobody.
 //!
 //! What must hold: the command runs as it would without us; what was not seen is said ([`Trace::exact`], [`Trace::notes`]), never guessed.

@@ -63,13 +63,6 @@ impl Objects {
         }
     }
 
-    /// Which of `among` is the program or library whose other half is `path`.
-    pub fn first_half(&self, path: &Path, among: impl Iterator<Item = usize>) -> Option<usize> {
-        let name = elf::half_named(path)?;
-        let belongs = |index: &usize| self.list[*index].elf.as_ref().and_then(|elf| elf.other_half.as_ref()) == Some(&name);
-        among.into_iter().find(belongs)
-    }
-
     /// The objects as they are reported, those with most faults first, and what is left.
     pub fn report(self, programs: Vec<Program>) -> (Vec<TracedObject>, Faults) {
         let (mut other, mut found) = (self.other, HashMap::new());

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
+use super::elf;
 use super::objects::Objects;
 use super::sys::{self, Pid};
 
@@ -145,7 +146,7 @@ impl Spaces {
         match event {
             Event::Fault { pid, address, is_major } => self.fault(pid, address, is_major),
             Event::Map { pid, start, end, offset, is_text, file } => {
-                let object = file.and_then(|path| self.object(pid, &path, is_text));
+                let object = file.and_then(|path| self.object(pid, &path, is_text, start));
                 self.map(pid, start, Mapping { end, offset, object, is_text });
             }
             Event::Fork { pid, parent } => self.fork(pid, parent),
@@ -167,10 +168,11 @@ impl Spaces {
         self.objects
     }
 
-    fn object(&mut self, pid: Pid, path: &std::path::Path, is_text: bool) -> Option<usize> {
-        let mapped = self.spaces.get(&pid).map(|space| &space.mapped);
-        let first_half = mapped.and_then(|mapped| self.objects.first_half(path, mapped.iter().copied()));
-        let index = first_half.unwrap_or_else(|| self.objects.find(pid, path));
+    fn object(&mut self, pid: Pid, path: &std::path::Path, is_text: bool, start: u64) -> Option<usize> {
+        // A text in a store is mapped over that of the program or library that it belongs to.
+        let replaced = if elf::is_text_in_store(path) { self.spaces.get(&pid).and_then(|space| space.at(start)) } else { None };
+        let owner = replaced.and_then(|(_, mapping)| mapping.object);
+        let index = owner.unwrap_or_else(|| self.objects.find(pid, path));
         let object = self.objects.at(index);
         let is_gone = || !path.exists() && path.to_string_lossy().ends_with(" (deleted)") && !path.starts_with("/dev");
         if object.elf.is_none() && !(is_text && is_gone()) {
@@ -304,7 +306,7 @@ mod tests {
     fn the_text_of_a_split_program_counts_for_the_program() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("program");
-        std::fs::write(&program, super::super::elf::tests::split_program()).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         let other_half = dir.path().join(format!("xyz/07/{}.xyz", "07".repeat(15)));
         let mut spaces = Spaces::default();
         spaces.apply(Event::Exec { pid: 1 });
