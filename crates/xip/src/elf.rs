@@ -90,6 +90,8 @@ pub struct Elf {
     pub relation: Vec<Stretch>,
     /// Whether text has to be written to when it is relocated.
     pub text_relocations: bool,
+    /// Bytes of thread-local storage, and their alignment.
+    pub tls: Option<(u64, u64)>,
 }
 
 impl Elf {
@@ -118,6 +120,7 @@ impl Elf {
             build_id: build_id(table, bytes, endian),
             relation: relation(header, bytes, endian),
             text_relocations: dynamic.text_relocations,
+            tls: segments.iter().find(|segment| segment.kind == elf::PT_TLS).map(|segment| (segment.mem_len, segment.align)),
             segments,
         })
     }

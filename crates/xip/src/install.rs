@@ -14,13 +14,15 @@ use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
 
 use crate::elf::Kind;
 use crate::error::{Error, Result};
 use crate::format::LOADER_NAME;
+use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
 use crate::store::{Entry, Store, readers_of};
@@ -104,7 +106,10 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     }
     let readers = readers_of(&source.path, &source.metadata)?;
     let unfit = |why| Error::Unfit { path: source.path.clone(), why };
-    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, how.split).map_err(unfit)?;
+    let mut options = how.split;
+    let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
+    options.libs &= hindrance.is_none();
+    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, options).map_err(unfit)?;
     let writing = store.write()?;
     let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
     let mut done = Done {
@@ -133,12 +138,18 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
             check_halves(store, &halves, abc, &source)?;
             writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
             put_abc(&source, abc, &done.path)?;
+            done.notes.extend(hindrance.map(|why| format!("its libraries keep their own text: {why}")));
             if out.is_none() && source.metadata.nlink() > 1 {
                 done.notes.push(format!("{} other names of it keep the whole file (hard links)", source.metadata.nlink() - 1));
             }
         }
     }
     Ok(done)
+}
+
+/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
+fn libraries_hindrance(path: &Path) -> Option<String> {
+    needed::hindrance(&needed::libraries(path).ok()?)
 }
 
 /// What is in the store by now gives the original, together with ABC.
@@ -170,13 +181,27 @@ fn put_abc(source: &Source, abc: &[u8], to: &Path) -> Result<()> {
 pub fn answers(path: &Path) -> Result<()> {
     let mut command = Command::new(path);
     command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let ended = command.output().map_err(Error::io(path, "starting"))?;
+    let ended = output(command).map_err(Error::io(path, "starting"))?;
     if ended.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ended.stderr);
     let what = format!("does not start with its text in the store ({}): {}", ended.status, said.trim());
     Err(Error::NotUsable { path: path.to_owned(), what })
+}
+
+/// Runs a file that was just written. Another thread that starts something has the right to write to it, as a copy of ours, until it is
+/// through with `execve`, and until then nobody can start it.
+fn output(mut command: Command) -> std::io::Result<Output> {
+    for attempt in 0.. {
+        match command.output() {
+            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) && attempt < 100 => {
+                std::thread::sleep(Duration::from_millis(1 + attempt / 4))
+            }
+            other => return other,
+        }
+    }
+    unreachable!("the loop ends by a return")
 }
 
 /// Owner, permissions, times and extended attributes.

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::format::RANGE_TEXT;
 use crate::install;
 use crate::loader;
-use crate::split;
+use crate::split::{self, Key};
 use crate::store::{Entry, Store, Text, Use};
 
 /// Something that is not as it should be.
@@ -63,10 +63,10 @@ impl Store {
         let entries = self.entries()?;
         for (index, entry) in entries.iter().enumerate() {
             progress(index as u64, entries.len() as u64);
-            match entry.in_use() {
+            match entry.in_use(self) {
                 Use::Stale => found.stale.push(entry.path.clone()),
                 Use::Unknown => found.unseen.push(entry.path.clone()),
-                Use::InUse => match self.verify_entry(entry, start) {
+                Use::InUse(key) => match self.verify_entry(entry, &key, start) {
                     Ok(()) if entry.library => found.libraries += 1,
                     Ok(()) => found.programs += 1,
                     Err(error) => found.problems.push(problem(&entry.path, &error)),
@@ -90,9 +90,9 @@ impl Store {
         Ok(())
     }
 
-    fn verify_entry(&self, entry: &Entry, start: bool) -> Result<()> {
+    fn verify_entry(&self, entry: &Entry, key: &Key, start: bool) -> Result<()> {
         let bytes = fs::read(&entry.path).map_err(Error::io(&entry.path, "reading"))?;
-        let text = self.text(&entry.key)?;
+        let text = self.text(key)?;
         let not_usable = |what: Reason| Error::NotUsable { path: entry.path.clone(), what };
         if entry.library {
             return check_library(&bytes, &text).map_err(not_usable);

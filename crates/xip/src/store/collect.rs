@@ -4,9 +4,11 @@
 //! directory is not there is kept, and so is its text: a disk that is not mounted is no reason to take a program's text away.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use super::entries::is_temporary;
@@ -42,8 +44,8 @@ pub struct Collected {
 /// Whether a file still is what its entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Its text is used.
-    InUse,
+    /// The text with this key is used.
+    InUse(Key),
     /// It is another file by now, or none.
     Stale,
     /// Nobody can tell.
@@ -51,8 +53,9 @@ pub enum Use {
 }
 
 impl Entry {
-    /// Whether the file still is what this says.
-    pub fn in_use(&self) -> Use {
+    /// Whether the file still is what this says, of `store`. A program that was to be put in the place of another split one, and was not,
+    /// has left that one there: its text is used.
+    pub fn in_use(&self, store: &Store) -> Use {
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.path.parent().is_some_and(Path::is_dir) => {
@@ -60,12 +63,16 @@ impl Entry {
             }
             Err(_) => return Use::Unknown,
         };
-        let same = if self.library {
-            Elf::read(&bytes).is_ok_and(|elf| !elf.is_split() && elf.build_id == self.build_id)
-        } else {
-            AbcHead::find(&bytes).is_ok_and(|head| head.record.key == self.key)
-        };
-        if same { Use::InUse } else { Use::Stale }
+        if self.library {
+            let same = Elf::read(&bytes).is_ok_and(|elf| !elf.is_split() && elf.build_id == self.build_id);
+            return if same { Use::InUse(self.key) } else { Use::Stale };
+        }
+        match AbcHead::find(&bytes) {
+            Ok(head) if head.record.key == self.key || head.store == store.path().as_os_str().as_bytes() => {
+                Use::InUse(head.record.key)
+            }
+            _ => Use::Stale,
+        }
     }
 }
 
@@ -80,15 +87,17 @@ impl Writing<'_> {
         let mut stale = Vec::new();
         let runs = self.store.path().join("run");
         for entry in self.store.entries()? {
-            match entry.in_use() {
+            match entry.in_use(self.store) {
                 // What `run` made is made again when it is needed.
                 _ if entry.path.starts_with(&runs) => stale.push(entry.path),
                 Use::Stale => stale.push(entry.path),
-                in_use => {
+                Use::InUse(key) => {
+                    used.insert(key);
+                    done.unfinished += usize::from(collect_unfinished(&entry.path, dry)?);
+                }
+                Use::Unknown => {
                     used.insert(entry.key);
-                    if in_use == Use::Unknown {
-                        done.kept.push(entry.path);
-                    }
+                    done.kept.push(entry.path);
                 }
             }
         }
@@ -96,10 +105,10 @@ impl Writing<'_> {
             fs::remove_dir_all(&runs).map_err(Error::io(&runs, "removing"))?;
         }
         for path in &stale {
+            // First what is found by the entry, so that stopped in between nothing stays for good.
+            done.unfinished += usize::from(collect_unfinished(path, dry)?);
             if !dry {
                 self.forget(path)?;
-                let left = temporary(path);
-                done.unfinished += usize::from(fs::remove_file(left).is_ok());
             }
         }
         done.forgotten = stale;
@@ -146,6 +155,23 @@ impl Writing<'_> {
         }
         Ok(())
     }
+}
+
+/// Removes what a writer that was stopped has left beside the program at `path`; whether there was something. A file that somebody is
+/// writing there now is none: that one has the program locked.
+fn collect_unfinished(path: &Path, dry: bool) -> Result<bool> {
+    let left = temporary(path);
+    if fs::symlink_metadata(&left).is_err() {
+        return Ok(false);
+    }
+    let program = File::open(path).ok();
+    if program.as_ref().is_some_and(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_err()) {
+        return Ok(false);
+    }
+    if !dry {
+        fs::remove_file(&left).map_err(Error::io(&left, "removing"))?;
+    }
+    Ok(true)
 }
 
 impl Store {
