@@ -108,7 +108,10 @@ class Files:
 
     def __init__(self, tree: pathlib.Path, originals: pathlib.Path, texts: dict[str, str]):
         self.tree, self.originals, self.texts = tree, originals, texts
+        # The programs that have a text in the store, and the names of those that lie here whole; what is a library has both.
         self.split = {origin for text, origin in texts.items() if (tree / text.lstrip("/")).exists()}
+        programs = [f"/{path.relative_to(originals)}" for path in originals.glob("usr/*bin/*") if path.is_file()]
+        self.whole = {os.path.basename(path) for path in programs if path not in self.split}
         self.text_pages: dict[str, list] = {}
         self.data_pages: dict[str, list] = {}
 
@@ -134,6 +137,10 @@ class Files:
         if path not in self.data_pages:
             self.data_pages[path] = data_ranges(self.tree / path.lstrip("/"))
         return any(start <= page < end for start, end in self.data_pages[path])
+
+    def text_on_disk(self, path: str) -> int:
+        """How many pages of its text the root disk holds."""
+        return sum(self.on_disk(path, page) for start, end in text_ranges(self.originals / path.lstrip("/")) for page in range(start, end))
 
     def class_of(self, file, page: int, names: dict) -> str:
         path = self.origin(file, names)
@@ -194,7 +201,7 @@ class Counts:
     read: collections.Counter  # pages of files that came from the root disk
     touched: collections.Counter  # different pages that were faulted
     copied: int  # faults that copy a page of a file
-    through_holes: list  # pages of split programs' text that were looked for in their own files: there must be none
+    text_from_disk: list  # faults of split programs on text that lies on the root disk, without the `record` pages: (who, whose, page)
 
 
 def count(trace: Trace, files: Files) -> Counts:
@@ -204,8 +211,9 @@ def count(trace: Trace, files: Files) -> Counts:
         kind = files.class_of(fault.file, fault.page, trace.names)
         (counts.major if fault.major else counts.minor)[kind] += 1
         path = files.origin(fault.file, trace.names)
-        if kind == "record" and not files.on_disk(path, fault.page):
-            counts.through_holes.append((fault.comm, path, fault.page))
+        astray = kind == "record" and not files.on_disk(path, fault.page)
+        if astray or kind.endswith(" text") and fault.file[0] == "root" and fault.comm not in files.whole:
+            counts.text_from_disk.append((fault.comm, path, fault.page))
         if kind in CLASSES[:4]:
             touched.add((kind, path, fault.page))
             counts.copied += fault.write
