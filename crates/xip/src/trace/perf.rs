@@ -141,7 +141,10 @@ fn attributes(is_major: bool, sees_kernel: bool) -> b::perf_event_attr {
     attr.size = size_of::<b::perf_event_attr>() as u32;
     attr.config = u64::from(if is_major { b::PERF_COUNT_SW_PAGE_FAULTS_MAJ } else { b::PERF_COUNT_SW_PAGE_FAULTS_MIN });
     attr.__bindgen_anon_1.sample_period = 1;
-    attr.sample_type = u64::from(b::PERF_SAMPLE_IDENTIFIER | b::PERF_SAMPLE_TID | b::PERF_SAMPLE_TIME | b::PERF_SAMPLE_ADDR);
+    // The bindings' constants are of another type on another machine.
+    #[allow(clippy::useless_conversion)]
+    let sample_type = u64::from(b::PERF_SAMPLE_IDENTIFIER | b::PERF_SAMPLE_TID | b::PERF_SAMPLE_TIME | b::PERF_SAMPLE_ADDR);
+    attr.sample_type = sample_type;
     attr.clockid = libc::CLOCK_MONOTONIC;
     attr.set_use_clockid(1);
     attr.set_disabled(1);
