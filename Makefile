@@ -25,7 +25,7 @@ help:
 	@echo 'make STEP           one of these alone'
 	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
 	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
-	@echo 'make bench          the comparisons, quick (three times 4 minutes)'
+	@echo 'make bench          the comparisons, quick (four times 4 minutes)'
 	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
@@ -45,6 +45,7 @@ bench: build
 	target/release/towa bench epoch --quick --json target/bench-epoch.json --html target/bench-epoch.html
 	target/release/towa bench tx --quick --json target/bench-tx.json --html target/bench-tx.html
 	target/release/towa bench snap --quick --json target/bench-snap.json --html target/bench-snap.html
+	target/release/towa bench xip --quick --json target/bench-xip.json --html target/bench-xip.html
 
 soak: build
 	set -e; for door in epoch tx tree; do \

@@ -11,7 +11,7 @@ const SOURCES: [&str; 7] = ["loader.c", "audit.c", "format.h", "interp.h", "over
 /// For both objects. No tables of pointers, which would need relocations; no calls of a C library; the same bytes each time.
 const COMMON: &[&str] = &[
     "-std=gnu11",
-    "-O2",
+    "-Os",
     "-g0",
     "-Wall",
     "-Wextra",
@@ -36,7 +36,8 @@ const COMMON: &[&str] = &[
     "-Wl,-z,defs",
     "-s",
 ];
-const LOADER: &[&str] = &["-fPIE", "-static-pie", "-Wl,--no-dynamic-linker", "-Wl,-z,text"];
+/// The text lies beyond a hole for ld.so: `LOADER_HOLE` of `loader/interp.h`.
+const LOADER: &[&str] = &["-fPIE", "-static-pie", "-Wl,--no-dynamic-linker", "-Wl,-z,text", "-Wl,-Ttext=0x800000"];
 const AUDIT: &[&str] = &["-fPIC", "-shared", "-Wl,-soname,towa-xip-audit.so", "-Wl,-z,text"];
 /// Only GCC has these: no memset in place of a loop (we are the memset), no tables in place of a choice.
 const GCC_ONLY: &[&str] = &["-fno-tree-loop-distribute-patterns", "-fno-tree-switch-conversion"];

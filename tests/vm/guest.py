@@ -10,30 +10,37 @@ outlives the machine as DIMMs with a battery would:
 What must always hold: ram.img is written by this program before the first boot of a run and never between two boots.
 """
 
+import contextlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 PMEM_AT_MB = 768
 TAIL_MB = 232  # RAM above the persistent part: the firmware puts the initial file system there
 
 
 def build_initramfs(kernel, door: pathlib.Path, programs: list[pathlib.Path], work: pathlib.Path) -> pathlib.Path:
-    """busybox, the modules, the door's scripts and `programs` with their shared libraries."""
+    """What a door needs: its scripts, and `programs` with their shared libraries."""
+    scripts = {"init": pathlib.Path(__file__).with_name("init"), "door/load": door / "load", "door/check": door / "check"}
+    return pack_initramfs(kernel, scripts, programs, work)
+
+
+def pack_initramfs(kernel, scripts: dict[str, pathlib.Path], programs: list[pathlib.Path], work: pathlib.Path) -> pathlib.Path:
+    """busybox, the modules, `scripts` by their names in the guest (`init` is the first process), and `programs`."""
     root = work / "root"
     shutil.rmtree(root, ignore_errors=True)
     for sub in ("bin", "mod", "door", "proc", "sys", "dev", "mnt", "tmp", "etc"):
         (root / sub).mkdir(parents=True)
     shutil.copy(shutil.which("busybox"), root / "bin/busybox")
-    shutil.copy(pathlib.Path(__file__).with_name("init"), root / "init")
-    (root / "init").chmod(0o755)
     for module in kernel.modules:
         shutil.copy(module, root / "mod" / module.name)
     (root / "mod/order").write_text("".join(f"{module.name}\n" for module in kernel.modules))
-    for script in ("load", "check"):
-        shutil.copy(door / script, root / "door" / script)
+    for name, script in scripts.items():
+        shutil.copy(script, root / name)
+    (root / "init").chmod(0o755)
     for program in programs:
         _install(program, root)
 
@@ -44,25 +51,45 @@ def build_initramfs(kernel, door: pathlib.Path, programs: list[pathlib.Path], wo
     return archive
 
 
-def _install(program: pathlib.Path, root: pathlib.Path) -> None:
-    target = root / "bin" / program.name
-    # Debug information would only slow the boot.
-    if shutil.which("strip") is None or subprocess.run(["strip", "-o", target, program], stderr=subprocess.DEVNULL).returncode != 0:
-        shutil.copy(program, target)
-    target.chmod(0o755)
+def libraries_of(program: pathlib.Path) -> list[str]:
+    """The shared libraries and the ld.so of a program, by the names under which it asks for them."""
     listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
     if "not found" in listed:
         raise RuntimeError(f"{program} misses a library:\n{listed}")
-    for library in re.findall(r"(?:=> )?(/\S+) \(0x", listed):
+    return re.findall(r"(?:=> )?(/\S+) \(0x", listed)
+
+
+def copy_libraries(program: pathlib.Path, root: pathlib.Path) -> None:
+    """Puts them under `root`, where they are not there yet."""
+    for library in libraries_of(program):
         to = root / library.lstrip("/")
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(library, to)  # follows links: the name is what the loader asks for
 
 
+def _install(program: pathlib.Path, root: pathlib.Path) -> None:
+    target = root / "bin" / program.name
+    # Debug information would only slow the boot.
+    if shutil.which("strip") is None or subprocess.run(["strip", "-o", target, program], stderr=subprocess.DEVNULL).returncode != 0:
+        shutil.copy(program, target)
+    target.chmod(0o755)
+    copy_libraries(program, root)
+
+
 def ram_mb(pmem_mb: int) -> int:
     """Size of the machine's RAM, persistent part included."""
     return PMEM_AT_MB + pmem_mb + TAIL_MB
+
+
+@contextlib.contextmanager
+def durable_memory(pmem_mb: int, cache: pathlib.Path):
+    """A place for the guest's RAM: host memory if there is plenty, else the disk."""
+    need = ram_mb(pmem_mb) << 20
+    shm = pathlib.Path("/dev/shm")
+    roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 2 * need
+    with tempfile.TemporaryDirectory(prefix="towa-vm-", dir=shm if roomy else cache) as folder:
+        yield pathlib.Path(folder) / "ram.img"
 
 
 def make_ram(ram: pathlib.Path, fs: str, pmem_mb: int, work: pathlib.Path) -> None:
@@ -76,11 +103,16 @@ def make_ram(ram: pathlib.Path, fs: str, pmem_mb: int, work: pathlib.Path) -> No
         make = ["mkfs.xfs", "-q", "-f", "-m", "reflink=1", str(disk)]
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     subprocess.run(make, check=True, env={**os.environ, "PATH": path})
+    fill_ram(ram, disk, pmem_mb)
+    disk.unlink()
+
+
+def fill_ram(ram: pathlib.Path, disk: pathlib.Path, pmem_mb: int) -> None:
+    """Fresh RAM with the file system image `disk` in its persistent part."""
     ram.unlink(missing_ok=True)
     with open(ram, "wb") as file:
         file.truncate(ram_mb(pmem_mb) << 20)
     _copy_sparse(disk, 0, ram, PMEM_AT_MB << 20, pmem_mb << 20)
-    disk.unlink()
 
 
 def save_pmem(ram: pathlib.Path, pmem_mb: int, to: pathlib.Path) -> None:

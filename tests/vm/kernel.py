@@ -3,6 +3,7 @@
     target/vm/kernel-SUITE/vmlinuz
                            modules/NAME.ko     uncompressed
                            order               names in the order of loading, one a line
+                           wanted              the names that were asked for (WANTED), to see when they have become more
                            package             which package it came from
 
 What must always hold: the host's own apt state is not touched (everything lives under target/vm), signatures are checked with
@@ -19,8 +20,8 @@ import subprocess
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MIRROR = os.environ.get("TOWA_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 # What the guest loads; their dependencies are found in the modules themselves. crc32c_generic is no dependency on paper: ext4 and
-# xfs ask the crypto layer for "crc32c" by name. A name that a kernel has built in is passed over.
-WANTED = ["crc32c_generic", "nd_pmem", "nd_e820", "ext4", "xfs"]
+# xfs ask the crypto layer for "crc32c" by name. virtio is for guests with a disk. A name that a kernel has built in is passed over.
+WANTED = ["crc32c_generic", "nd_pmem", "nd_e820", "ext4", "xfs", "virtio_pci", "virtio_blk"]
 
 
 class Unobtainable(Exception):
@@ -40,7 +41,7 @@ class Kernel:
 def fetch(suite: str, cache: pathlib.Path) -> Kernel:
     """The kernel of Debian `suite`, from the cache or else from the mirror."""
     home = cache / f"kernel-{suite}"
-    if not (home / "package").exists():
+    if not (home / "package").exists() or _wanted_then(home) != WANTED:
         if os.uname().machine != "x86_64":
             raise Unobtainable(f"the guest is x86-64 and takes the host's programs; this host is {os.uname().machine}")
         for tool, package in (("apt-get", "apt"), ("dpkg-deb", "dpkg")):
@@ -56,6 +57,12 @@ def fetch(suite: str, cache: pathlib.Path) -> Kernel:
             for scratch in ("apt", "unpacked"):
                 shutil.rmtree(home / scratch, ignore_errors=True)
     return Kernel(home)
+
+
+def _wanted_then(home: pathlib.Path) -> list[str]:
+    """What the cached kernel was fetched for."""
+    path = home / "wanted"
+    return path.read_text().split() if path.exists() else []
 
 
 def _fetch_into(home: pathlib.Path, suite: str) -> None:
@@ -84,6 +91,7 @@ def _fetch_into(home: pathlib.Path, suite: str) -> None:
 
     shutil.copy(next((home / "unpacked/boot").glob("vmlinuz-*")), home / "vmlinuz")
     _take_modules(home / "unpacked", home)
+    (home / "wanted").write_text("\n".join(WANTED) + "\n")
     (home / "package").write_text(archive.name + "\n")  # last: it says that all the rest is complete
     print(f"vm: {archive.name}: {len((home / 'order').read_text().split())} modules", flush=True)
 

@@ -27,7 +27,9 @@ import guest
 class Machine:
     """A running guest."""
 
-    def __init__(self, kernel, initramfs: pathlib.Path, ram: pathlib.Path, pmem_mb: int, console: pathlib.Path, arguments: dict):
+    def __init__(
+        self, kernel, initramfs: pathlib.Path, ram: pathlib.Path, pmem_mb: int, console: pathlib.Path, arguments: dict, disks: tuple = ()
+    ):
         self.lines: queue.Queue = queue.Queue()
         self.console = console
         size = guest.ram_mb(pmem_mb)
@@ -41,8 +43,10 @@ class Machine:
             "-kernel", str(kernel.image), "-initrd", str(initramfs), "-append", " ".join(cmdline),
             "-no-reboot", "-nodefaults", "-display", "none", "-serial", f"file:{console}", "-serial", "stdio",
         ]
+        for number, disk in enumerate(disks):  # `-drive` options; in the guest /dev/vda, /dev/vdb, ...
+            command += ["-drive", f"if=none,id=disk{number},{disk}", "-device", f"virtio-blk-pci,drive=disk{number}"]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_die_with_parent
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_die_with_parent
         )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -57,6 +61,11 @@ class Machine:
     def line(self, timeout_s: float):
         """The next line; None when the machine has ended; raises queue.Empty when nothing comes in time."""
         return self.lines.get(timeout=max(0.0, timeout_s))
+
+    def say(self, line: str) -> None:
+        """A line to the guest, on the protocol's line."""
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
 
     def cut_power(self) -> list:
         """SIGKILL; gives the lines that had left the machine before."""

@@ -85,6 +85,13 @@ impl Command {
 
     /// Whether it must outlive the reader of its output: it has a pool to close, or processes to end.
     pub fn outlives_its_reader(&self) -> bool {
+        match self {
+            Command::Xip(args) => args.outlives_its_reader(),
+            _ => self.has_something_to_close(),
+        }
+    }
+
+    fn has_something_to_close(&self) -> bool {
         matches!(
             self,
             Command::Serve(_)

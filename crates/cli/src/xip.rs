@@ -2,8 +2,11 @@
 
 mod join;
 mod look;
+mod model;
+mod plan;
 mod run;
 mod split;
+mod trace;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -26,6 +29,9 @@ Examples:
   towa xip verify /mnt/pmem/text                            every text, every program: sound?
   towa xip join ./server                                    whole again, to the byte
   towa xip gc /mnt/pmem/text                                remove texts that nobody uses any more
+  towa xip trace --json boot.json -- make -C src            what a command forks, executes and faults
+  towa xip plan --budget 64M --trace boot.json              what of it to put on 64 MiB of NVM
+  towa xip model                                            the paper's equations and figures
 
 Exit status: as for `towa`; of `run` that of the program, 127 if it is not there and 126 if it cannot be started. A split program whose
 text cannot be found ends with 127, and says which file is not there."
@@ -33,6 +39,13 @@ text cannot be found ends with 127, and says which file is not there."
 pub struct XipArgs {
     #[command(subcommand)]
     command: XipCommand,
+}
+
+impl XipArgs {
+    /// Whether it must outlive the reader of its output: it has processes that it traces.
+    pub fn outlives_its_reader(&self) -> bool {
+        matches!(self.command, XipCommand::Trace(_))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +56,9 @@ enum XipCommand {
     Stat(look::StatArgs),
     Verify(look::VerifyArgs),
     Gc(join::GcArgs),
+    Trace(trace::TraceArgs),
+    Plan(plan::PlanArgs),
+    Model(model::ModelArgs),
 }
 
 /// `towa xip`.
@@ -54,6 +70,9 @@ pub fn run(args: XipArgs) -> Result<()> {
         XipCommand::Stat(args) => look::stat(&args),
         XipCommand::Verify(args) => look::verify(&args),
         XipCommand::Gc(args) => join::gc(&args),
+        XipCommand::Trace(args) => trace::run(&args),
+        XipCommand::Plan(args) => plan::run(&args),
+        XipCommand::Model(args) => model::run(&args),
     }
 }
 

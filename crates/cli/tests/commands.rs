@@ -14,6 +14,8 @@ mod serving;
 mod snap;
 #[path = "commands/stats.rs"]
 mod stats;
+#[path = "commands/xip.rs"]
+mod xip;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

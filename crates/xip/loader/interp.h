@@ -5,6 +5,10 @@
  *   memory    │ first segment │ text │ rodata │ data │ 0 0 0 0 0 │ bss: anonymous pages │
  *             └ base                             └ file ends  └ page ends
  *
+ * It goes to the very address that the kernel said is its own (AT_BASE, also in /proc/PID/auxv), although that is where the kernel put
+ * us: the linker leaves LOADER_HOLE bytes free between our headers, which are at AT_BASE, and our text. So nothing needs to be told to
+ * debuggers, who look for ld.so at AT_BASE before our first instruction, and would put breakpoints into our text otherwise.
+ *
  * What must hold: the rest of the last page of data is zero up to its end, not only up to the end of the segment: ld.so takes what is
  * left of that page as its first heap. The segments lie within one reservation, at their distances, aligned as they ask.
  */
@@ -29,6 +33,9 @@ struct extent {
     uint64_t high;
     uint64_t align;
 };
+
+/* What lies between the start of the loader's image and its text (-Ttext in build.rs). */
+#define LOADER_HOLE 0x800000
 
 #define REMEDY_INTERP "install it again: it belongs to the C library that the program was built for"
 
@@ -89,7 +96,27 @@ static int interp_extent(const struct interp *interp, struct extent *extent, str
     return 1;
 }
 
-/* Reserves addresses, and gives back what was only taken for the alignment. */
+/* Reserves the very addresses that AT_BASE promises, in the hole that our own segments leave. */
+static int interp_reserve_hole(struct interp *interp, const struct extent *extent, uintptr_t hole)
+{
+    uint64_t len = extent->high - extent->low;
+    long result;
+
+    if (!hole || hole & (extent->align - 1) || extent->high > LOADER_HOLE)
+        return 0;
+    sys_munmap(hole, XIP_PAGE); /* our own headers, which nobody needs any more */
+    result = sys_mmap(hole + extent->low, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (failed(result))
+        return 0;
+    if ((uintptr_t)result != hole + extent->low) { /* a kernel that does not know the flag */
+        sys_munmap((uintptr_t)result, len);
+        return 0;
+    }
+    interp->image.bias = hole;
+    return 1;
+}
+
+/* Reserves addresses anywhere, and gives back what was only taken for the alignment. */
 static int interp_reserve(struct interp *interp, const struct extent *extent, struct fault *fault)
 {
     uint64_t len = extent->high - extent->low, slack = extent->align - XIP_PAGE;
@@ -129,11 +156,13 @@ static long interp_segment(const struct interp *interp, const Elf64_Phdr *header
     return result;
 }
 
-static int interp_map(struct interp *interp, long fd, struct fault *fault)
+static int interp_map(struct interp *interp, long fd, uintptr_t hole, struct fault *fault)
 {
     struct extent extent;
 
-    if (!interp_read(interp, fd, fault) || !interp_extent(interp, &extent, fault) || !interp_reserve(interp, &extent, fault))
+    if (!interp_read(interp, fd, fault) || !interp_extent(interp, &extent, fault))
+        return 0;
+    if (!interp_reserve_hole(interp, &extent, hole) && !interp_reserve(interp, &extent, fault))
         return 0;
     for (size_t i = 0; i < interp->image.count; i++) {
         const Elf64_Phdr *header = &interp->image.headers[i];
@@ -146,14 +175,15 @@ static int interp_map(struct interp *interp, long fd, struct fault *fault)
     return 1;
 }
 
-static int interp_load(struct interp *interp, const char *path, struct fault *fault)
+/* `hole` is where it should be, if that can be: where the kernel's AT_BASE points to. */
+static int interp_load(struct interp *interp, const char *path, uintptr_t hole, struct fault *fault)
 {
     long fd = sys_open(path);
     int done;
 
     if (failed(fd))
         return interp_failed(fault, "cannot open its dynamic loader", -fd);
-    done = interp_map(interp, fd, fault);
+    done = interp_map(interp, fd, hole, fault);
     sys_close(fd);
     return done;
 }

@@ -1,9 +1,9 @@
 /*
  * loader.c: the interpreter that a split program names. The kernel maps the program (ABC) and this, and comes here.
  *
- *   before   │ABC: headers, rodata│ record, path, zeros… │ data │            │ loader │ stack: AT_BASE = loader
- *                      text from XYZ ───┐ MAP_FIXED                 ┌── the real ld.so, as PT_INTERP.p_vaddr names it
- *   after    │ABC: headers, rodata│ text of XYZ          │ data │  │ ld.so │ │ loader │ stack: AT_BASE = ld.so
+ *   before   │ABC: headers, rodata│ record, path, zeros… │ data │   │ our headers │ hole       │ loader │   AT_BASE = our headers
+ *                     text from XYZ ────┐ MAP_FIXED                   ┌── the real ld.so, as PT_INTERP.p_vaddr names it
+ *   after    │ABC: headers, rodata│ text of XYZ          │ data │   │ ld.so       │            │ loader │   AT_BASE = ld.so
  *
  * A program without PT_INTERP.p_vaddr is static: there is no ld.so, AT_BASE becomes 0, and we go to the program's entry.
  *
@@ -25,6 +25,9 @@ ARCH_START;
  */
 static char path[PATH_ROOM];
 static char message[PATH_ROOM + 8192];
+
+/* The start of this object, in the linker's words. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 /* The program, and what its record says. The record itself is gone once the text is mapped over it. */
 struct program {
@@ -264,18 +267,20 @@ static uintptr_t map_interp(const struct start *start, const struct program *pro
 {
     struct interp interp;
     struct fault fault;
-    uintptr_t base = 0, entry = start->entry;
+    uintptr_t base = 0, entry = start->entry, hole = 0;
+
+    if (start->base && start->base->a_un.a_val == (uintptr_t)__ehdr_start)
+        hole = (uintptr_t)__ehdr_start;
 
     if (program->interp) {
-        if (!interp_load(&interp, program->interp, &fault))
+        if (!interp_load(&interp, program->interp, hole, &fault))
             die(start, program->interp, &fault);
         if (program->flags & ABC_LIBS)
             overlay_library(&interp.image, program->store, program->store_len, start->secure != 0);
         base = interp.image.bias;
         entry = interp.entry;
     }
-    if (start->base)
-        start->base->a_un.a_val = base;
+    start_set_base(start, base);
     return entry;
 }
 
@@ -294,6 +299,5 @@ __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *sta
         sys_exit(0);
     if (program.interp)
         map_libraries(&start, &program);
-    publish_auxv(&start);
     return entry;
 }

@@ -147,4 +147,13 @@ static void publish_auxv(const struct start *start)
     sys_prctl_mm_map(&map);
 }
 
+/* Makes AT_BASE tell where ld.so is, or 0 for a static program. Most often it does so already (interp.h). */
+static void start_set_base(const struct start *start, uintptr_t base)
+{
+    if (!start->base || start->base->a_un.a_val == base)
+        return;
+    start->base->a_un.a_val = base;
+    publish_auxv(start);
+}
+
 #endif

@@ -97,6 +97,19 @@ mod tests {
         assert!(headers.iter().all(|header| header.p_flags(Le) & (elf::PF_W | elf::PF_X) != elf::PF_W | elf::PF_X));
     }
 
+    /// The kernel's AT_BASE is where the first segment is: one page, and then room for ld.so.
+    #[test]
+    fn the_loader_has_a_hole_for_the_dynamic_loader() {
+        let (_, headers) = parse(loader().unwrap());
+        let loads: Vec<_> = headers.iter().filter(|header| header.p_type(Le) == elf::PT_LOAD).collect();
+        let hole = include_str!("../loader/interp.h").lines().find_map(|line| line.strip_prefix("#define LOADER_HOLE 0x"));
+        let hole = u64::from_str_radix(hole.expect("LOADER_HOLE"), 16).unwrap();
+        assert_eq!((loads[0].p_vaddr(Le), loads[0].p_offset(Le)), (0, 0));
+        assert!(loads[0].p_memsz(Le) <= format::PAGE);
+        assert_eq!((loads[1].p_vaddr(Le), loads[1].p_flags(Le)), (hole, elf::PF_R | elf::PF_X));
+        assert!(loads[2..].iter().all(|header| header.p_vaddr(Le) > hole));
+    }
+
     #[test]
     fn the_audit_object_needs_nobody_and_exports_two_functions() {
         let object = audit(Path::new("/store")).unwrap();
@@ -120,6 +133,9 @@ mod tests {
     fn the_slot_holds_the_store_and_nothing_else_changes() {
         let slot = slot_of(AUDIT).expect("a slot");
         assert_eq!(AUDIT.windows(SLOT_MARKER.len()).filter(|bytes| *bytes == SLOT_MARKER).count(), 1);
+        let loads = |header: &&ProgramHeader64<Le>| header.p_type(Le) == elf::PT_LOAD && header.p_flags(Le) & elf::PF_W == 0;
+        let read_only = parse(AUDIT).1.iter().filter(loads).map(|header| header.file_range(Le));
+        assert!(read_only.into_iter().any(|(start, len)| (start..start + len).contains(&(slot as u64))), "it can be written");
         let longest = format!("/{}", "x".repeat(STORE_PATH_MAX - 1));
         for path in ["/", "/var/lib/towa xip", &longest] {
             let object = audit(Path::new(path)).unwrap();

@@ -39,6 +39,8 @@ pub fn hindrance(libraries: &[PathBuf]) -> Option<String> {
 /// # Errors
 /// Its ld.so cannot tell: it is not glibc's, or a library is missing.
 pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
+    // ld.so looks for a name without a slash where it looks for libraries.
+    let path = &std::fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
     let bytes = std::fs::read(path).map_err(Error::io(path, "reading"))?;
     let unfit = |why: String| Error::Unfit { path: path.to_owned(), why };
     let parsed = Elf::read(&bytes).map_err(unfit)?;

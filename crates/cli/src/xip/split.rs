@@ -46,7 +46,7 @@ impl HowArgs {
 /// A program is replaced at once by its other half, which starts as before; `towa xip join` undoes it. A library stays as it is, and split
 /// programs map its text from the store. In a directory everything that can be split is; what cannot is told, and is no failure.
 ///
-/// Debuggers, profilers: set breakpoints after `starti`; give `towa xip join -o` to what reads text from the file (core dumps, `strip`).
+/// Debuggers: `starti`, `hbreak main`, `continue`, then as ever. Give `towa xip join -o` to what reads text from the file (core dumps, `strip`).
 #[derive(Debug, Args)]
 pub struct SplitArgs {
     /// Programs, libraries, directories.

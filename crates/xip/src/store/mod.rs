@@ -45,6 +45,7 @@ const VERSION: u32 = 1;
 struct Marker {
     magic: String,
     version: u32,
+    uuid: String,
 }
 
 /// A store that was looked at, and found to be one.
@@ -121,19 +122,14 @@ impl Store {
         }
         safety::check_directory(&path)?;
         safety::check_executable(&path)?;
-        // `lock` and the leftovers of a creation that was killed are ours; anything else is not.
-        let ours = |name: &[u8]| name == b"lock" || name.starts_with(write::TEMPORARY.as_bytes());
-        for entry in fs::read_dir(&path).map_err(Error::io(&path, "reading"))? {
-            let name = entry.map_err(Error::io(&path, "reading"))?.file_name();
-            if !ours(name.as_bytes()) {
-                let what = format!("not empty, and no store of texts (there is {name:?}); name an empty or new directory");
-                return Err(Error::NotUsable { path, what });
-            }
-        }
+        refuse_foreign(&path)?;
         let store = Store { path };
         let writing = store.write()?;
-        let marker = serde_json::to_vec(&Marker { magic: MAGIC.into(), version: VERSION }).expect("JSON of two fields");
-        writing.put(&store.path.join(MARKER), &marker, 0o644)?;
+        // Another creator may have been first.
+        if !store.path.join(MARKER).exists() {
+            let marker = Marker { magic: MAGIC.into(), version: VERSION, uuid: uuid::Uuid::new_v4().to_string() };
+            writing.put(&store.path.join(MARKER), &serde_json::to_vec(&marker).expect("JSON of strings"), 0o644)?;
+        }
         drop(writing);
         Ok(store)
     }
@@ -189,6 +185,20 @@ impl Store {
     pub fn check_for_privileged(&self) -> Result<()> {
         safety::check_root_owned(&self.path)
     }
+}
+
+/// A directory in which there is anything that a creator of a store would not have put there stays as it is.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    let ours =
+        |name: &[u8]| ["lock", MARKER].iter().any(|own| own.as_bytes() == name) || name.starts_with(write::TEMPORARY.as_bytes());
+    for entry in fs::read_dir(path).map_err(Error::io(path, "reading"))? {
+        let name = entry.map_err(Error::io(path, "reading"))?.file_name();
+        if !ours(name.as_bytes()) {
+            let what = format!("not empty, and no store of texts (there is {name:?}); name an empty or new directory");
+            return Err(Error::NotUsable { path: path.to_owned(), what });
+        }
+    }
+    Ok(())
 }
 
 /// Lower-case hexadecimal digits.

@@ -1,5 +1,6 @@
-/* Prints the file behind the text of the program, of libc and of ld.so. */
+/* Prints the file behind the text of the program, of libc, of ld.so, and of a library that is loaded now. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static unsigned long text_behind(unsigned long from)
     return found;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     unsigned long base = getauxval(AT_BASE);
 
@@ -43,6 +44,14 @@ int main(void)
     show("libc", (unsigned long)__builtin_return_address(0)); /* libc calls main */
     if (base)
         show("ld", text_behind(base));
+#ifndef STATIC
+    if (argc > 1) {
+        int (*guest)(void) = dlsym(dlopen(argv[1], RTLD_NOW), "guest");
+
+        show("guest", (unsigned long)guest);
+        printf("returned %d\n", guest());
+    }
+#endif
     printf("secure %lu\n", getauxval(AT_SECURE));
     return 0;
 }

@@ -3,7 +3,8 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::RwLock;
 
 use bytemuck::Zeroable;
 use sha2::{Digest, Sha256};
@@ -115,7 +116,12 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// While a file that will be executed is open for writing here, no child may be started: it would have it open too, and the kernel
+/// does not execute what somebody can write.
+static WRITING: RwLock<()> = RwLock::new(());
+
 fn write(path: &Path, bytes: &[u8], mode: u32) {
+    let _alone = WRITING.write().unwrap();
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, bytes).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
@@ -125,6 +131,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) {
 pub fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(path).unwrap();
     change(&mut bytes);
+    let _alone = WRITING.write().unwrap();
     std::fs::write(path, bytes).unwrap();
 }
 
@@ -132,7 +139,7 @@ pub fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 fn executes(dir: &Path) -> bool {
     let probe = dir.join("probe");
     write(&probe, b"#!/bin/sh\nexit 0\n", 0o755);
-    let ran = Command::new(&probe).status().is_ok_and(|status| status.success());
+    let ran = start(&mut Command::new(&probe)).is_ok_and(|mut child| child.wait().unwrap().success());
     std::fs::remove_file(&probe).unwrap();
     ran
 }
@@ -165,8 +172,8 @@ impl Place {
         std::fs::write(&input, source).unwrap();
         let mut command = Command::new(compiler);
         command.args(["-O1", "-w", "-Wl,--build-id=sha1", "-x", language]).arg(&input).args(["-x", "none", "-o"]).arg(&program);
-        let done = command.args(flags).status().unwrap();
-        assert!(done.success(), "{command:?}");
+        let done = run(command.args(flags));
+        assert_eq!(done.status, 0, "{command:?}: {}", done.err);
         program
     }
 
@@ -290,10 +297,17 @@ fn name_loader(abc: &mut [u8], at: usize, len: usize) {
     }
 }
 
-/// Runs a command, with nothing on its input unless it was given one.
+/// Starts a command.
+pub fn start(command: &mut Command) -> std::io::Result<Child> {
+    let _writing_ended = WRITING.read().unwrap();
+    command.stdin(Stdio::null()).spawn()
+}
+
+/// Runs a command, with nothing on its input.
 pub fn run(command: &mut Command) -> Outcome {
     use std::os::unix::process::ExitStatusExt;
-    let done = command.stdin(Stdio::null()).output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let done = child.unwrap_or_else(|why| panic!("{command:?}: {why}")).wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let status = done.status.code().unwrap_or_else(|| -done.status.signal().unwrap());
     Outcome { status, out: text(done.stdout), err: text(done.stderr) }
