@@ -135,7 +135,9 @@ def make_ext4(image: pathlib.Path, tree: pathlib.Path, size_mb: int, huge: bool 
         raise RuntimeError(f"mkfs.ext4 failed ({done.returncode}):\n{done.stdout[-2000:]}")
 
 
-def make(work: pathlib.Path, towa: pathlib.Path, pmem_mb: int, extra: dict[str, pathlib.Path], files: dict[str, bytes], huge: bool) -> Userland:
+def make(
+    work: pathlib.Path, towa: pathlib.Path, pmem_mb: int, extra: dict[str, pathlib.Path], files: dict[str, bytes], huge: bool
+) -> Userland:
     """The layouts. `files`: more files by path. `huge`: one more, `split-huge`."""
     originals = work / "whole"
     assemble(originals, extra)
