@@ -1,6 +1,7 @@
 //! The libraries that a program needs when it starts: ld.so's own answer.
 //!
-//! What must hold: the program itself is not run. Libraries that it opens later (plug-ins, name services) are not found here.
+//! What must hold: the program itself is not run, and its ld.so only if nobody but this user and root could have put it there.
+//! Libraries that it opens later (plug-ins, name services) are not found here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +10,7 @@ use object::elf;
 
 use crate::elf::{Elf, stretch};
 use crate::error::{Error, Result};
+use crate::store::safety;
 
 /// Most thread-local storage of its libraries, in bytes, and its largest alignment, with which a program may be audited: glibc lays out the
 /// static part of it before it loads the libraries of such a program, and has this much to spare for them in every version (about
@@ -47,6 +49,9 @@ pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     let Some(segment) = parsed.segments.iter().find(|segment| segment.kind == elf::PT_INTERP) else { return Ok(Vec::new()) };
     let name = stretch(&bytes, segment.offset, segment.file_len).and_then(|name| name.split(|byte| *byte == 0).next());
     let interpreter = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or_else(|| unfit("its ld.so has no name".into()))?;
+    // It is a program that the file names: who splits a stranger's file must not run whatever that stranger likes.
+    let place = std::fs::canonicalize(interpreter).map_err(Error::io(Path::new(interpreter), "finding"))?;
+    safety::check_directory(&place)?;
     let mut command = Command::new(interpreter);
     let told =
         command.arg("--list").arg(path).stdin(Stdio::null()).output().map_err(Error::io(Path::new(interpreter), "starting"))?;

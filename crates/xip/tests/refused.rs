@@ -393,3 +393,30 @@ fn a_split_program_that_was_not_replaced_keeps_its_text() {
     assert_eq!(version(&path), whole);
     assert!(place.store.verify(true, |_, _| {}).unwrap().problems.is_empty());
 }
+
+/// What a file names as its ld.so is run to list its libraries; not if another user could have put it there.
+#[test]
+fn a_strangers_interpreter_is_not_run() {
+    if !is_root() {
+        return eprintln!("SKIP: giving a file to another user takes root");
+    }
+    let place = Place::new();
+    let program = place.copy(&program("gzip").expect("gzip is everywhere"), "given");
+    let mut bytes = fs::read(&program).unwrap();
+    let name = b"/lib64/ld-linux-x86-64.so.2\0";
+    let at = bytes.windows(name.len()).position(|window| window == name).expect("the name of its ld.so");
+    let (folder, proof) = (Path::new("/dev/shm/.towa-ld"), place.at("proof"));
+    fs::create_dir_all(folder).unwrap();
+    let stranger = folder.join("ld");
+    fs::write(&stranger, format!("#!/bin/sh\ntouch {}\n", proof.display())).unwrap();
+    fs::set_permissions(&stranger, fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(folder, Some(65534), None).unwrap();
+    let path = stranger.to_str().unwrap().as_bytes();
+    bytes[at..at + name.len()].fill(0);
+    bytes[at..at + path.len()].copy_from_slice(path);
+    fs::write(&program, &bytes).unwrap();
+    let listed = towa_xip::needed::libraries(&program);
+    fs::remove_dir_all(folder).unwrap();
+    assert!(matches!(listed, Err(towa_xip::Error::Unsafe { .. })), "{listed:?}");
+    assert!(!proof.exists(), "it was run");
+}

@@ -16,7 +16,7 @@
 
 mod collect;
 mod entries;
-mod safety;
+pub(crate) mod safety;
 mod text;
 pub mod write;
 
@@ -45,6 +45,8 @@ const VERSION: u32 = 1;
 struct Marker {
     magic: String,
     version: u32,
+    /// Tells one store from another. What a newer version has in its place must not hide which version it is.
+    #[serde(default)]
     uuid: String,
 }
 
