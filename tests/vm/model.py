@@ -84,14 +84,15 @@ def show(result: dict, iops: int) -> None:
     medians = {name: {rate: statistics.median(times) for rate, times in boot["seconds"].items()} for name, boot in boots.items()}
     for rate in ("0", str(iops)):
         disk = "unthrottled disk" if rate == "0" else f"{rate} requests/s"
-        print(f"boot:  {disk:>16}: " + ", ".join(f"{name} {medians[name][rate]:.2f} s" for name in medians))
+        spread = {name: f"{min(boots[name]['seconds'][rate]):.2f}-{max(boots[name]['seconds'][rate]):.2f}" for name in medians}
+        print(f"boot:  {disk:>16}: " + ", ".join(f"{name} {medians[name][rate]:.2f} s ({spread[name]})" for name in medians))
     saved = medians["whole"][str(iops)] - medians["split"][str(iops)]
     predicted = rows[-1][1] - rows[-1][2]
     by_requests = (whole["requests"] - split["requests"]) / iops
     fast = medians["whole"]["0"] - medians["split"]["0"]
     print(f"model: at {iops} requests/s a boot should save {predicted:.2f} s by pages, {by_requests:.2f} s by requests counted here;")
-    print(f"model: measured {saved:.2f} s, of which {fast:.2f} s also without the throttle (the emulated work of reading and copying)")
-    print("model: it has one request for a page; the kernel reads ahead, many pages with one, and ABC's disk still needs nearly as many")
+    print(f"model: measured {saved:.2f} s, and {fast:.2f} s without the throttle, where the emulated work decides: pages copied, faults taken")
+    print("model: it has one request for a page; the kernel reads ahead, many pages with one, and data needs nearly as many requests alone")
     result["model"] = {"text": text, "data": data, "copies": copies, "predicted": rows, "by_requests_s": by_requests, "saved_s": saved, "target": TARGET}
     show_compiler(result["cc1"], iops)
 
