@@ -12,16 +12,20 @@
 //! What must always hold: `join(split(x)) == x`; a program's name leads to the whole program or to a working split one, whenever the
 //! tool is stopped; a library is never changed, and runs from its own text wherever the store has not exactly that.
 
+pub mod budget;
 pub mod elf;
 pub mod error;
+pub mod figure;
 pub mod format;
 pub mod install;
 pub mod layout;
 pub mod loader;
+pub mod model;
 pub mod needed;
 pub mod split;
 pub mod stat;
 pub mod store;
+pub mod traced;
 pub mod verify;
 
 pub use error::{Error, Result};
