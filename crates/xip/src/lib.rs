@@ -25,6 +25,7 @@ pub mod needed;
 pub mod split;
 pub mod stat;
 pub mod store;
+pub mod trace;
 pub mod traced;
 pub mod verify;
 
