@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use towa_xip::Error;
 use towa_xip::install::{self, How};
 use towa_xip::split::Options;
 use towa_xip::store::Store;
@@ -89,10 +90,12 @@ pub struct Laid {
     pub on_block: Vec<PathBuf>,
     /// Bytes that it takes on NVM.
     pub nvm_bytes: u64,
+    /// Whether the program itself is in two files.
+    pub is_split: bool,
     /// What could not be split, and why.
     pub notes: Vec<String>,
     libraries: PathBuf,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, OsString)>,
 }
 
 impl Laid {
@@ -100,56 +103,83 @@ impl Laid {
     pub fn command(&self, args: &[OsString]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
-        command.env("LD_LIBRARY_PATH", &self.libraries).envs(self.env.iter().copied());
+        command.env("LD_LIBRARY_PATH", &self.libraries).envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 }
 
-/// Lays `program` out on `ground`, and on `nvm`, in all of `layouts`.
+/// Lays `program` out on `ground`, and on `nvm`, in all of `layouts` that it can have; what it cannot is in the notes of the first.
 pub fn lay_out(program: &Program, ground: &Path, nvm: &Path, layouts: &[Layout]) -> Result<Vec<Laid>> {
     let home = ground.join(program.name);
     let block = home.join("block/bin").join(program.name);
     place(&program.path, &block)?;
     let libraries = put_libraries(program, &home)?;
-    layouts.iter().map(|layout| lay(*layout, program, &home, &block, &libraries, nvm)).collect()
+    beside(&block, &home.join("lib"))?;
+    let on_block: Vec<_> = [block].into_iter().chain(libraries).collect();
+    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    for layout in layouts {
+        let laid = Laid {
+            layout: *layout,
+            program: on_block[0].clone(),
+            on_block: on_block.clone(),
+            nvm_bytes: 0,
+            is_split: false,
+            notes: Vec::new(),
+            libraries: home.join("lib"),
+            env: program.env.iter().map(|(name, value)| (*name, value.into())).collect(),
+        };
+        let laid = match layout.how() {
+            Some(how) => split(laid, program, &home, nvm, how),
+            None if *layout == Layout::Whole => whole(laid, program, nvm),
+            None => Ok(laid),
+        };
+        match laid {
+            Ok(laid) => all.push(laid),
+            Err(error) => match error.downcast() {
+                Ok(Error::Unfit { why, .. }) => notes.push(format!("{} in {}: {why}", program.name, layout.name(false))),
+                Ok(other) => return Err(other.into()),
+                Err(other) => return Err(other),
+            },
+        }
+    }
+    all[0].notes.extend(notes);
+    Ok(all)
 }
 
-fn lay(layout: Layout, program: &Program, home: &Path, block: &Path, libraries: &[PathBuf], nvm: &Path) -> Result<Laid> {
-    let mut laid = Laid {
-        layout,
-        program: block.to_owned(),
-        on_block: [block.to_owned()].into_iter().chain(libraries.iter().cloned()).collect(),
-        nvm_bytes: 0,
-        notes: Vec::new(),
-        libraries: home.join("lib"),
-        env: program.env.clone(),
-    };
-    if let Some(how) = layout.how() {
-        let name = layout.name(false);
-        let store = Store::open_or_create(&nvm.join(format!("{}-{name}", program.name)))?;
-        if how.split.libs {
-            for library in program.interpreter.iter().chain(libraries) {
-                laid.notes
-                    .extend(install::split(&store, library, None, how).err().map(|e| format!("{} in {name}: {e}", program.name)));
-            }
+/// In two files. A program without text to split still gets its libraries' text from the store, by LD_AUDIT.
+fn split(mut laid: Laid, program: &Program, home: &Path, nvm: &Path, how: How) -> Result<Laid> {
+    let name = laid.layout.name(false);
+    let store = Store::open_or_create(&nvm.join(format!("{}-{name}", program.name)))?;
+    if how.split.libs {
+        for library in program.interpreter.iter().chain(&laid.on_block[1..]) {
+            laid.notes.extend(install::split(&store, library, None, how).err().map(|e| format!("{} in {name}: {e}", program.name)));
         }
-        laid.program = home.join(name).join("bin").join(program.name);
-        fs::create_dir_all(laid.program.parent().context("no directory")?)?;
-        install::split(&store, block, Some(&laid.program), how)?;
-        laid.on_block[0] = laid.program.clone();
-        laid.nvm_bytes = allocated(&store.path().join("xyz"))?;
-        beside(&laid.program, &home.join("lib"))?;
-    } else if layout == Layout::Whole {
-        let there = nvm.join(format!("{}-whole", program.name));
-        laid.program = there.join("bin").join(program.name);
-        place(&program.path, &laid.program)?;
-        put_libraries(program, &there)?;
-        laid.libraries = there.join("lib");
-        laid.on_block.clear();
-        laid.nvm_bytes = allocated(&there)?;
-    } else {
-        beside(block, &home.join("lib"))?;
     }
+    let half = home.join(name).join("bin").join(program.name);
+    fs::create_dir_all(half.parent().context("no directory")?)?;
+    match install::split(&store, &laid.program, Some(&half), how) {
+        Err(Error::Unfit { why, .. }) if how.split.libs => {
+            laid.notes.push(format!("{} in {name}: only the text of its libraries, by LD_AUDIT; of itself, {why}", program.name));
+            laid.env.push(("LD_AUDIT", store.audit_path().into()));
+        }
+        done => {
+            done?;
+            beside(&half, &home.join("lib"))?;
+            (laid.program, laid.on_block[0], laid.is_split) = (half.clone(), half, true);
+        }
+    }
+    laid.nvm_bytes = allocated(&store.path().join("xyz"))?;
+    Ok(laid)
+}
+
+fn whole(mut laid: Laid, program: &Program, nvm: &Path) -> Result<Laid> {
+    let there = nvm.join(format!("{}-whole", program.name));
+    laid.program = there.join("bin").join(program.name);
+    place(&program.path, &laid.program)?;
+    put_libraries(program, &there)?;
+    laid.libraries = there.join("lib");
+    laid.on_block.clear();
+    laid.nvm_bytes = allocated(&there)?;
     Ok(laid)
 }
 

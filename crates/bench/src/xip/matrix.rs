@@ -124,7 +124,7 @@ fn text_faults(trace: &Trace, laid: &Laid) -> Option<f64> {
         let library = path.to_string_lossy().contains(".so");
         let same = |other: &std::path::PathBuf| other.file_name() == name;
         path.to_string_lossy().contains("/xyz/")
-            || laid.program.as_path() == path
+            || (laid.is_split && laid.program.as_path() == path)
             || (library && laid.layout != Layout::Off2fMain && laid.on_block.iter().any(same))
     };
     let objects = trace.objects.iter().filter(|object| from_store(&object.path));

@@ -115,7 +115,7 @@ fn plan(args: &XipBenchArgs) -> Plan {
     Plan {
         cold: rounds.unwrap_or(pick(7, 15)),
         warm: rounds.unwrap_or(pick(11, 31)),
-        long: rounds.unwrap_or(pick(7, 15)),
+        long: rounds.unwrap_or(pick(5, 15)),
         starts: pick(300, 1000),
         shared: pick(3, 7),
         swept: pick(40, 150),

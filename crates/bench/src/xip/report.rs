@@ -99,7 +99,7 @@ pub struct Settings {
 /// One program in one layout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// `cc1`, `cc1_long`, `python`, `gzip` or `java`.
+    /// `cc1` (it compiles hello), `cc1_long` (100 functions), `python`, `gzip` or `java`.
     pub program: String,
     /// `block`, `block_ra`, `tmpfs_whole`, `dax_whole`, `off2f`, `off2f_main`, `off2f_rodata` or `off2f_huge`.
     pub layout: String,
