@@ -9,12 +9,13 @@ use std::process::Command;
 use anyhow::Result;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use towa_xip::install::{self, How};
+use towa_xip::install::How;
 use towa_xip::needed;
 use towa_xip::split::Options;
 use towa_xip::store::Store;
 
 use super::ground::quietly;
+use super::layouts::split_file;
 use super::report::ExecRow;
 use super::usage::{self, Used};
 use crate::snap::stats::median;
@@ -64,10 +65,10 @@ fn prepare(dir: &Path, nvm: &Path) -> Result<()> {
         let how = How { split: Options { libs, ..Options::default() }, sealed: false };
         if libs {
             for library in needed::libraries(&whole)? {
-                install::split(&store, &library, None, how)?;
+                split_file(&store, &library, None, how)?;
             }
         }
-        install::split(&store, &whole, Some(&dir.join(variant)), how)?;
+        split_file(&store, &whole, Some(&dir.join(variant)), how)?;
     }
     Ok(())
 }

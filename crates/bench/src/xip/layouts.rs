@@ -16,10 +16,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use towa_xip::Error;
-use towa_xip::install::{self, How};
+use towa_xip::install::{self, Done, How};
 use towa_xip::split::Options;
 use towa_xip::store::Store;
 
@@ -152,12 +153,12 @@ fn split(mut laid: Laid, program: &Program, home: &Path, nvm: &Path, how: How) -
     let store = Store::open_or_create(&nvm.join(format!("{}-{name}", program.name)))?;
     if how.split.libs {
         for library in program.interpreter.iter().chain(&laid.on_block[1..]) {
-            laid.notes.extend(install::split(&store, library, None, how).err().map(|e| format!("{} in {name}: {e}", program.name)));
+            laid.notes.extend(split_file(&store, library, None, how).err().map(|e| format!("{} in {name}: {e}", program.name)));
         }
     }
     let half = home.join(name).join("bin").join(program.name);
     fs::create_dir_all(half.parent().context("no directory")?)?;
-    match install::split(&store, &laid.program, Some(&half), how) {
+    match split_file(&store, &laid.program, Some(&half), how) {
         Err(Error::Unfit { why, .. }) if how.split.libs => {
             laid.notes.push(format!("{} in {name}: only the text of its libraries, by LD_AUDIT; of itself, {why}", program.name));
             laid.env.push(("LD_AUDIT", store.audit_path().into()));
@@ -181,6 +182,19 @@ fn whole(mut laid: Laid, program: &Program, nvm: &Path) -> Result<Laid> {
     laid.on_block.clear();
     laid.nvm_bytes = allocated(&there)?;
     Ok(laid)
+}
+
+/// Splits a file, and waits a while for those who have it open: another split, or a child of ours that is just being started.
+pub fn split_file(store: &Store, path: &Path, out: Option<&Path>, how: How) -> towa_xip::Result<Done> {
+    for _ in 0..100 {
+        match install::split(store, path, out, how) {
+            Err(Error::Busy { .. }) => {}
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ETXTBSY) => {}
+            done => return done,
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    install::split(store, path, out, how)
 }
 
 fn place(from: &Path, to: &Path) -> Result<()> {

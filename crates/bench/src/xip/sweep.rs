@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use towa_xip::install::{self, How};
+use towa_xip::install::How;
 use towa_xip::needed;
 use towa_xip::split::Options;
 use towa_xip::store::Store;
 
+use super::layouts::split_file;
 use super::report::Sweep;
 use crate::cleanup::Running;
 
@@ -106,12 +107,12 @@ fn compare(path: &Path, work: &Path, store: &Store, libraries: &mut BTreeSet<Pat
     for library in needed::libraries(path).unwrap_or_default() {
         if !libraries.contains(&library) {
             // One that cannot be split keeps its own text.
-            let _ = install::split(store, &library, None, how);
+            let _ = split_file(store, &library, None, how);
             libraries.insert(library);
         }
     }
     let half = work.join(path.file_name().context("no name")?);
-    install::split(store, path, Some(&half), how)?;
+    split_file(store, path, Some(&half), how)?;
     let whole = ask(path, path, work);
     let split = ask(&half, path, work);
     let _ = std::fs::remove_file(&half);
@@ -174,7 +175,7 @@ mod tests {
     fn programs_are_split_and_say_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let [programs, work, nvm] = ["programs", "work", "nvm"].map(|name| dir.path().join(name));
-        [&programs, &work, &nvm].map(|dir| std::fs::create_dir(dir).unwrap());
+        [&programs, &work, &nvm].iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
         for name in ["gzip", "cat"] {
             let from = std::fs::canonicalize(Path::new("/usr/bin").join(name)).unwrap();
             std::fs::copy(from, programs.join(name)).unwrap();
