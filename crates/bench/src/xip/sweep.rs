@@ -75,7 +75,7 @@ pub fn measure(dir: &Path, work: &Path, nvm: &Path, count: usize, rng: &mut Smal
                 sweep.identical += usize::from(why.is_none());
                 sweep.exceptions.extend(why.map(|why| format!("{}: {why}", path.display())));
             }
-            Err(why) => sweep.exceptions.push(format!("not split: {why:#}")),
+            Err(why) => sweep.exceptions.push(format!("{why:#}")),
         }
     }
     Ok(sweep)
@@ -121,7 +121,7 @@ fn compare(path: &Path, work: &Path, store: &Store, libraries: &mut BTreeSet<Pat
         return Ok(None);
     }
     let text =
-        |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().chars().take(80).collect::<String>();
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().chars().take(240).collect::<String>();
     Ok(Some(format!(
         "whole: {:?} {:?}{:?}, split: {:?} {:?}{:?}",
         whole.0,
