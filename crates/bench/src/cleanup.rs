@@ -6,12 +6,12 @@
 //!   SIGKILL                    children die with their parent (PR_SET_PDEATHSIG); directories stay, named towa-bench-*
 //! ```
 
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, Once};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// What must go if the process is told to end.
 static REGISTER: Mutex<Register> = Mutex::new(Register { directories: Vec::new(), children: Vec::new() });
@@ -95,6 +95,7 @@ impl Drop for Scratch {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    reaped: bool,
 }
 
 impl Running {
@@ -116,8 +117,14 @@ impl Running {
             });
         }
         let child = spawn(command)?;
+        Ok(Self::adopt(child))
+    }
+
+    /// Takes over a child that was started without a closure before its exec, which the library does by a cheaper call (vfork). It outlives
+    /// this process if that is killed, so it should be one that ends by itself.
+    pub fn adopt(child: Child) -> Self {
         register().children.push(child.id());
-        Ok(Self { child })
+        Self { child, reaped: false }
     }
 
     /// Its process number.
@@ -131,7 +138,7 @@ impl Running {
     }
 
     /// Its exit status if it has ended by itself.
-    pub fn ended(&mut self) -> Result<Option<std::process::ExitStatus>> {
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
@@ -141,7 +148,31 @@ impl Running {
         Ok(())
     }
 
+    /// Waits until it has ended by itself; what it and its own children used.
+    pub fn finish(mut self) -> Result<(ExitStatus, libc::rusage)> {
+        let pid = self.pid();
+        // SAFETY: the kernel stores one siginfo_t. WNOWAIT leaves the child as it is: its number stays its own while it is registered.
+        let ended = unsafe {
+            let mut about: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid, &raw mut about, libc::WEXITED | libc::WNOWAIT)
+        };
+        ensure!(ended == 0, "waiting for a child: {}", std::io::Error::last_os_error());
+        register().children.retain(|other| *other != pid);
+        self.reaped = true;
+        let mut status = 0;
+        // SAFETY: the kernel stores an integer and a struct of numbers, for which zeros are a value.
+        let (gone, used) = unsafe {
+            let mut used: libc::rusage = std::mem::zeroed();
+            (libc::wait4(pid as libc::pid_t, &raw mut status, 0, &raw mut used), used)
+        };
+        ensure!(gone == pid as libc::pid_t, "waiting for a child: {}", std::io::Error::last_os_error());
+        Ok((ExitStatus::from_raw(status), used))
+    }
+
     fn end(&mut self) {
+        if self.reaped {
+            return;
+        }
         register().children.retain(|pid| *pid != self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -165,6 +196,14 @@ mod tests {
         assert!(proc.exists());
         drop(child);
         assert!(!proc.exists());
+    }
+
+    #[test]
+    fn a_child_that_ended_tells_what_it_used() {
+        let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let (status, used) = Running::adopt(child).finish().unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert!(used.ru_minflt > 0);
     }
 
     #[test]

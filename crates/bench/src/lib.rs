@@ -1,5 +1,5 @@
 //! **bench**: the measurements behind every figure in the documents; `towa bench epoch` is [`epoch::run`], `towa bench tx` is [`tx::run`],
-//! `towa bench snap` is [`snap::run`].
+//! `towa bench snap` is [`snap::run`], `towa bench xip` is [`xip::run`].
 //!
 //! ```text
 //!   epoch ── engines ── rounds ── workload, clock      engines side by side in short rounds, one program
@@ -9,6 +9,7 @@
 //!     └───── report ──── targets, html, plot, table     what was found, as JSON, as a page, on the terminal
 //!   tx ──── contenders, sides, load, pmdk, ...          the trees side by side; its own report in the same shapes
 //!   snap ── pause, restart, space ── program, board   checkpoints and restarts of a program that watches the clock
+//!   xip ─── matrix, exec, sharing, fit ── ground      programs in two files beside whole ones, on cold and warm pages
 //! ```
 //!
 //! What must always hold:
@@ -40,5 +41,6 @@ pub mod tx;
 pub mod windows;
 pub mod wire;
 pub mod workload;
+pub mod xip;
 
 pub use recovery::child_main;

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use towa_bench::epoch::{self, EpochBenchArgs};
 use towa_bench::snap::{self, SnapBenchArgs};
 use towa_bench::tx::{self, TxBenchArgs};
+use towa_bench::xip::{self, XipBenchArgs};
 
 /// Measure a door beside its peers, on this machine.
 #[derive(Debug, Args)]
@@ -13,7 +14,8 @@ Examples:
   towa bench epoch --quick                           four minutes at most
   towa bench epoch --json out.json --html out.html
   towa bench tx --quick --html out.html
-  towa bench snap --quick --json out.json")]
+  towa bench snap --quick --json out.json
+  towa bench xip --quick --html out.html")]
 pub struct BenchArgs {
     #[command(subcommand)]
     door: Door,
@@ -24,6 +26,7 @@ enum Door {
     Epoch(Box<EpochBenchArgs>),
     Tx(Box<TxBenchArgs>),
     Snap(Box<SnapBenchArgs>),
+    Xip(Box<XipBenchArgs>),
 }
 
 /// A process that the benchmark starts for itself.
@@ -39,6 +42,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Door::Epoch(args) => epoch::run(*args),
         Door::Tx(args) => tx::run(*args),
         Door::Snap(args) => snap::run(*args),
+        Door::Xip(args) => xip::run(*args),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::format::LOADER_NAME;
 use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
-use crate::store::{Entry, Store, readers_of};
+use crate::store::{Entry, Store, lock_patiently, readers_of};
 
 /// In the environment of a split program it makes the loader end with 0 when all is mapped, before the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
@@ -67,16 +67,20 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Source> {
         let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
-        let file = File::open(&path).map_err(Error::io(&path, "opening"))?;
-        let metadata = file.metadata().map_err(Error::io(&path, "looking at"))?;
-        if !metadata.is_file() {
-            return Err(Error::Unfit { path, why: "not a regular file".into() });
+        loop {
+            let file = File::open(&path).map_err(Error::io(&path, "opening"))?;
+            let metadata = file.metadata().map_err(Error::io(&path, "looking at"))?;
+            if !metadata.is_file() {
+                return Err(Error::Unfit { path, why: "not a regular file".into() });
+            }
+            lock_patiently(&file, &path)?;
+            // Who had the lock may have put another file there.
+            let now = fs::metadata(&path).map_err(Error::io(&path, "looking at"))?;
+            if (now.dev(), now.ino()) == (metadata.dev(), metadata.ino()) {
+                let bytes = fs::read(&path).map_err(Error::io(&path, "reading"))?;
+                return Ok(Source { path, metadata, bytes, file });
+            }
         }
-        if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(Error::Busy { path });
-        }
-        let bytes = fs::read(&path).map_err(Error::io(&path, "reading"))?;
-        Ok(Source { path, metadata, bytes, file })
     }
 
     /// Nobody changed or exchanged it since it was read.

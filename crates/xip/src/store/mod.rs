@@ -25,6 +25,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub use text::{Readers, Text, readers_of};
 const MARKER: &str = "store.json";
 const MAGIC: &str = "towa-xip-store";
 const VERSION: u32 = 1;
+/// How long others are waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize, Deserialize)]
 struct Marker {
@@ -169,14 +172,7 @@ impl Store {
         let path = self.path.join("lock");
         let mut options = File::options();
         let lock = options.create(true).write(true).truncate(false).open(&path).map_err(Error::io(&path, "opening"))?;
-        for attempt in 0.. {
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::WOULDBLOCK) if attempt < 300 => std::thread::sleep(std::time::Duration::from_millis(100)),
-                Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Busy { path: self.path.clone() }),
-                Err(e) => return Err(Error::io(&path, "locking")(e.into())),
-            }
-        }
+        lock_patiently(&lock, &self.path)?;
         Ok(Writing { store: self, lock })
     }
 
@@ -201,6 +197,20 @@ fn refuse_foreign(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Locks `file`, which is that of `path`; waits for whoever has it, for half a minute.
+pub(crate) fn lock_patiently(file: &File, path: &Path) -> Result<()> {
+    const NAP: Duration = Duration::from_millis(20);
+    let began = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => std::thread::sleep(NAP),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Busy { path: path.to_owned() }),
+            Err(e) => return Err(Error::io(path, "locking")(e.into())),
+        }
+    }
 }
 
 /// Lower-case hexadecimal digits.
