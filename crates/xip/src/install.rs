@@ -12,7 +12,7 @@
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -68,7 +68,9 @@ impl Source {
     fn open(path: &Path) -> Result<Source> {
         let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
         loop {
-            let file = File::open(&path).map_err(Error::io(&path, "opening"))?;
+            // A named pipe must not keep us waiting for its other end.
+            let mut options = File::options();
+            let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(Error::io(&path, "opening"))?;
             let metadata = file.metadata().map_err(Error::io(&path, "looking at"))?;
             if !metadata.is_file() {
                 return Err(Error::Unfit { path, why: "not a regular file".into() });
