@@ -61,10 +61,10 @@ fn edit(bytes: &mut [u8], edits: &[u8], from: usize) {
 fn program(bytes: &[u8]) {
     let _ = Elf::read(bytes);
     for (with_rodata, huge) in [(false, false), (true, true)] {
-        let Ok(halves) = split(bytes, STORE, "ld.so", Options { with_rodata, libs: huge, huge }) else { continue };
+        let Ok(halves) = split(bytes, STORE, Options { with_rodata, libs: huge, huge }) else { continue };
         if let Some(abc) = &halves.abc {
             assert!(join(abc, &halves.xyz).expect("they belong together") == bytes, "join gives another file");
-            assert!(split(abc, STORE, "ld.so", Options::default()).is_err(), "split twice");
+            assert!(split(abc, STORE, Options::default()).is_err(), "split twice");
         }
     }
 }
@@ -72,7 +72,7 @@ fn program(bytes: &[u8]) {
 fn halves() -> &'static Halves {
     static HALVES: OnceLock<Halves> = OnceLock::new();
     let options = Options { with_rodata: true, ..Options::default() };
-    HALVES.get_or_init(|| split(sound(), STORE, "ld.so", options).expect("a sound program"))
+    HALVES.get_or_init(|| split(sound(), STORE, options).expect("a sound program"))
 }
 
 fn damaged(choice: u8, edits: &[u8]) {

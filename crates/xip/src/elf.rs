@@ -90,6 +90,8 @@ pub struct Elf {
     pub relation: Vec<Stretch>,
     /// Whether text has to be written to when it is relocated.
     pub text_relocations: bool,
+    /// Whether it names objects that ld.so asks to audit it.
+    pub audited: bool,
     /// Bytes of thread-local storage, and their alignment.
     pub tls: Option<(u64, u64)>,
 }
@@ -120,6 +122,7 @@ impl Elf {
             build_id: build_id(table, bytes, endian),
             relation: relation(header, bytes, endian),
             text_relocations: dynamic.text_relocations,
+            audited: dynamic.audited,
             tls: segments.iter().find(|segment| segment.kind == elf::PT_TLS).map(|segment| (segment.mem_len, segment.align)),
             segments,
         })
@@ -194,6 +197,8 @@ struct Dynamic {
     text_relocations: bool,
     position_independent_program: bool,
     named: bool,
+    debugged: bool,
+    audited: bool,
 }
 
 fn dynamic(segments: &[Segment], bytes: &[u8], endian: LE) -> Result<Dynamic, Reason> {
@@ -212,6 +217,8 @@ fn dynamic(segments: &[Segment], bytes: &[u8], endian: LE) -> Result<Dynamic, Re
             elf::DT_FLAGS => found.text_relocations |= value & u64::from(elf::DF_TEXTREL) != 0,
             elf::DT_FLAGS_1 => found.position_independent_program |= value & u64::from(elf::DF_1_PIE) != 0,
             elf::DT_SONAME => found.named = true,
+            elf::DT_DEBUG => found.debugged = true,
+            elf::DT_AUDIT | elf::DT_DEPAUDIT => found.audited = true,
             _ => {}
         }
     }
@@ -223,8 +230,12 @@ fn kind(of_header: u16, segments: &[Segment], dynamic: &Dynamic) -> Result<Kind,
     match (of_header, interpreted) {
         (elf::ET_EXEC, true) => Ok(Kind::Program),
         (elf::ET_EXEC, false) => Ok(Kind::Static),
-        // libc.so.6 has an interpreter, too: it can be started, and says its version then.
-        (elf::ET_DYN, true) if dynamic.position_independent_program || !dynamic.named => Ok(Kind::Program),
+        // libc.so.6 has an interpreter, too: it can be started, and says its version then. A debugger's entry only programs have.
+        (elf::ET_DYN, true)
+            if dynamic.position_independent_program || (!dynamic.named && (dynamic.debugged || !dynamic.present)) =>
+        {
+            Ok(Kind::Program)
+        }
         (elf::ET_DYN, false) if dynamic.position_independent_program => Ok(Kind::Static),
         (elf::ET_DYN, _) if dynamic.present => Ok(Kind::Library),
         (elf::ET_DYN, _) => Err("neither a program nor a library: it has no dynamic section".into()),

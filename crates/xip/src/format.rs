@@ -114,8 +114,10 @@ pub struct XyzRecord {
     pub build_id: [u8; 64],
     /// What is held, by offset.
     pub ranges: [Range; RANGES_MAX],
+    /// XXH3-64 of what the ranges hold, one after the other.
+    pub content: u64,
     /// Zero.
-    pub unused: [[u8; 8]; 303],
+    pub unused: [[u8; 8]; 302],
     /// XXH3-64 of all before.
     pub checksum: u64,
 }

@@ -12,20 +12,20 @@
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flistxattr, flock, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 use crate::elf::Kind;
 use crate::error::{Error, Result};
-use crate::format::LOADER_NAME;
+use crate::file;
 use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
-use crate::store::{Entry, Store, lock_patiently, readers_of};
+use crate::store::{Entry, Store, is_within_one, readers_of, safety};
 
 /// In the environment of a split program it makes the loader end with 0 when all is mapped, before the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
@@ -56,7 +56,7 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-/// A file that was read, and that no other `towa xip` changes as long as this lives.
+/// A file that was read.
 struct Source {
     path: PathBuf,
     metadata: fs::Metadata,
@@ -67,22 +67,9 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Source> {
         let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
-        loop {
-            // A named pipe must not keep us waiting for its other end.
-            let mut options = File::options();
-            let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(Error::io(&path, "opening"))?;
-            let metadata = file.metadata().map_err(Error::io(&path, "looking at"))?;
-            if !metadata.is_file() {
-                return Err(Error::Unfit { path, why: "not a regular file".into() });
-            }
-            lock_patiently(&file, &path)?;
-            // Who had the lock may have put another file there.
-            let now = fs::metadata(&path).map_err(Error::io(&path, "looking at"))?;
-            if (now.dev(), now.ino()) == (metadata.dev(), metadata.ino()) {
-                let bytes = fs::read(&path).map_err(Error::io(&path, "reading"))?;
-                return Ok(Source { path, metadata, bytes, file });
-            }
-        }
+        let (file, metadata) = file::open(&path)?;
+        let bytes = file::rest_of(&file, &path)?;
+        Ok(Source { path, metadata, bytes, file })
     }
 
     /// Nobody changed or exchanged it since it was read.
@@ -101,29 +88,28 @@ impl Source {
     }
 }
 
-impl Drop for Source {
-    /// Not by closing alone: a process that another thread starts has a copy of it until its own exec, and the lock as long.
-    fn drop(&mut self) {
-        let _ = flock(&self.file, FlockOperation::Unlock);
-    }
-}
-
 /// Splits the program at `path`, or, if `out` is given, makes its ABC there; a library's text is put into the store, and the library is as it was.
 ///
 /// # Errors
 /// It cannot be split, or the store is not safe for it: everything is as it was.
 pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result<Done> {
+    let writing = store.write()?;
     let source = Source::open(path)?;
+    let unfit = |why| Error::Unfit { path: source.path.clone(), why };
+    if is_within_one(&source.path) {
+        return Err(unfit("it lies in a store, and is part of that".into()));
+    }
     if source.is_privileged() {
         store.check_for_privileged()?;
     }
-    let readers = readers_of(&source.path, &source.metadata)?;
-    let unfit = |why| Error::Unfit { path: source.path.clone(), why };
+    let readers = readers_of(&source.path, &source.file, &source.metadata)?;
     let mut options = how.split;
     let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
     options.libs &= hindrance.is_none();
-    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), LOADER_NAME, options).map_err(unfit)?;
-    if halves.abc.is_none() {
+    let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), options).map_err(unfit)?;
+    if halves.abc.is_some() {
+        check_program(store, &source)?;
+    } else {
         if out.is_some() {
             return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display())));
         }
@@ -132,7 +118,6 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
             return Err(unfit(why.into()));
         }
     }
-    let writing = store.write()?;
     let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
     let mut done = Done {
         path: source.path.clone(),
@@ -145,13 +130,14 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     match &halves.abc {
         None => writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?,
         Some(abc) => {
-            done.path = match out {
-                Some(out) => absolute(out)?,
-                None => source.path.clone(),
-            };
+            done.path = place_for(&source, out)?;
             check_halves(store, &halves, abc, &source)?;
             writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
-            put_abc(&source, abc, &done.path)?;
+            let keeps_rights = out.is_none();
+            put_abc(&source, abc, &done.path, keeps_rights)?;
+            if !keeps_rights && source.is_privileged() {
+                done.notes.push("it has no more rights than who starts it, unlike the program".into());
+            }
             done.notes.extend(hindrance.map(|why| format!("its libraries keep their own text: {why}")));
             if out.is_none() && source.metadata.nlink() > 1 {
                 done.notes.push(format!("{} other names of it keep the whole file (hard links)", source.metadata.nlink() - 1));
@@ -159,6 +145,31 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
         }
     }
     Ok(done)
+}
+
+/// Whoever may run the program, and gets to it, must get to the store.
+fn check_program(store: &Store, source: &Source) -> Result<()> {
+    let mode = source.metadata.mode();
+    let refused = |why: &str| Err(Error::Unfit { path: source.path.clone(), why: why.into() });
+    if mode & 0o111 == 0 {
+        return refused("nobody may run it; chmod +x, if it is a program");
+    }
+    let folder = source.path.parent().unwrap_or(Path::new("/"));
+    if mode & 0o001 != 0 && safety::others_reach(folder) && !safety::others_reach(store.path()) {
+        let what = "others may run it, but would not get to the store: chmod o+x the store's directories, or take another place";
+        return refused(what);
+    }
+    Ok(())
+}
+
+/// Where the new file is to be. Nobody else can exchange there what is written, tried and renamed.
+fn place_for(source: &Source, out: Option<&Path>) -> Result<PathBuf> {
+    let place = match out {
+        Some(out) => absolute(out)?,
+        None => source.path.clone(),
+    };
+    safety::check_owned(place.parent().unwrap_or(Path::new("/")))?;
+    Ok(place)
 }
 
 /// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
@@ -176,32 +187,50 @@ fn check_halves(store: &Store, halves: &Halves, abc: &[u8], source: &Source) -> 
     }
 }
 
-fn put_abc(source: &Source, abc: &[u8], to: &Path) -> Result<()> {
+fn put_abc(source: &Source, abc: &[u8], to: &Path, keeps_rights: bool) -> Result<()> {
     let mut draft = Draft::begin(to)?;
     draft.write_sparse(abc)?;
-    copy_attributes(source, draft.file())?;
+    copy_attributes(source, draft.file(), keeps_rights)?;
     draft.settle()?;
-    if !source.is_privileged() && source.metadata.mode() & 0o100 != 0 {
-        answers(draft.temporary())?;
+    if !(keeps_rights && source.is_privileged()) {
+        answers(draft.temporary()).map_err(|error| about(error, to))?;
     }
     source.check_unchanged()?;
     draft.finish_as_it_is()
 }
 
-/// Starts the split program at `path` as far as its own first instruction, which it does not reach.
+/// An error of a draft, said of the file that it was to become.
+fn about(error: Error, to: &Path) -> Error {
+    match error {
+        Error::NotUsable { what, .. } => Error::NotUsable { path: to.to_owned(), what },
+        Error::Io { doing, source, .. } => Error::Io { path: to.to_owned(), doing, source },
+        other => other,
+    }
+}
+
+/// Starts the split program at `path` as far as its own first instruction, which it does not reach; as the user whose it is. One that its
+/// owner may not run, or does not get to, is not tried.
 ///
 /// # Errors
 /// It does not get there; with what the loader says.
 pub fn answers(path: &Path) -> Result<()> {
+    let metadata = fs::metadata(path).map_err(Error::io(path, "looking at"))?;
+    if metadata.mode() & 0o6000 != 0 || metadata.mode() & 0o100 == 0 {
+        return Ok(());
+    }
     let mut command = Command::new(path);
+    let is_anothers = needed::as_owner(&mut command, &metadata);
     command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let ended = output(command).map_err(Error::io(path, "starting"))?;
+    let ended = match output(command) {
+        Err(e) if is_anothers && e.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
+        other => other.map_err(Error::io(path, "starting"))?,
+    };
     if ended.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ended.stderr);
-    let what = format!("does not start with its text in the store ({}): {}", ended.status, said.trim());
-    Err(Error::NotUsable { path: path.to_owned(), what })
+    let what = format!("does not start with its text in the store ({}) {}", ended.status, said.trim());
+    Err(Error::NotUsable { path: path.to_owned(), what: what.trim_end().to_owned() })
 }
 
 /// Runs a file that was just written. Another thread that starts something has the right to write to it, as a copy of ours, until it is
@@ -218,18 +247,22 @@ fn output(mut command: Command) -> std::io::Result<Output> {
     unreachable!("the loop ends by a return")
 }
 
-/// Owner, permissions, times and extended attributes.
-fn copy_attributes(source: &Source, to: &File) -> Result<()> {
+/// Owner, permissions, times and extended attributes; rights beyond those of who starts it only if `keeps_rights`.
+fn copy_attributes(source: &Source, to: &File, keeps_rights: bool) -> Result<()> {
     let about = &source.metadata;
     let path = &source.path;
     let now = to.metadata().map_err(Error::io(path, "looking at its copy"))?;
     if (now.uid(), now.gid()) != (about.uid(), about.gid()) {
         std::os::unix::fs::fchown(to, Some(about.uid()), Some(about.gid())).map_err(Error::io(path, "keeping its owner"))?;
     }
-    to.set_permissions(fs::Permissions::from_mode(about.mode() & 0o7777)).map_err(Error::io(path, "keeping its permissions"))?;
+    to.set_permissions(fs::Permissions::from_mode(about.mode() & if keeps_rights { 0o7777 } else { 0o1777 }))
+        .map_err(Error::io(path, "keeping its permissions"))?;
     let mut names = vec![0u8; 65536];
     let len = flistxattr(&source.file, &mut names).unwrap_or(0);
     for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if !keeps_rights && name == b"security.capability" {
+            continue;
+        }
         let name = CString::new(name).expect("split at zero bytes");
         let mut value = vec![0u8; 65536];
         let len =
@@ -270,20 +303,39 @@ pub fn join(path: &Path, out: Option<&Path>, store: Option<&Path>) -> Result<Pat
     let text = store.text(&head.record.key)?;
     let not_usable = |what| Error::NotUsable { path: source.path.clone(), what };
     let original = split::join(&source.bytes, &text.read()?).map_err(not_usable)?;
-    let to = match out {
-        Some(out) => absolute(out)?,
-        None => source.path.clone(),
-    };
+    let to = place_for(&source, out)?;
     let mut draft = Draft::begin(&to)?;
     draft.write_sparse(&original)?;
-    copy_attributes(&source, draft.file())?;
+    copy_attributes(&source, draft.file(), out.is_none())?;
     source.check_unchanged()?;
     draft.finish_as_it_is()?;
-    if out.is_none() {
-        // Another store that this user cannot write to keeps its entry, until its own gc.
-        if let Ok(writing) = store.write() {
-            writing.forget(&source.path)?;
-        }
+    // Under its other names it needs its text as before. Another's store keeps its entry, until its own gc.
+    if out.is_none()
+        && source.metadata.nlink() == 1
+        && let Ok(writing) = store.write()
+    {
+        writing.forget(&source.path)?;
     }
     Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_after_reading_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, "one").unwrap();
+        let source = Source::open(&path).unwrap();
+        source.check_unchanged().unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
+        std::io::Write::write_all(&mut file, b"two").unwrap();
+        assert!(source.check_unchanged().is_err(), "it is longer");
+        let source = Source::open(&path).unwrap();
+        fs::write(dir.path().join("newer"), "onetwo").unwrap();
+        fs::rename(dir.path().join("newer"), &path).unwrap();
+        assert!(source.check_unchanged().is_err(), "it is another file");
+    }
 }

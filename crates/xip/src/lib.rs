@@ -16,6 +16,7 @@ pub mod budget;
 pub mod elf;
 pub mod error;
 pub mod figure;
+pub(crate) mod file;
 pub mod format;
 pub mod install;
 pub mod layout;

@@ -206,7 +206,7 @@ mod tests {
             offset_of!(format::XyzRecord, build_id_len),
             offset_of!(format::XyzRecord, build_id),
             offset_of!(format::XyzRecord, ranges),
-            offset_of!(format::XyzRecord, unused),
+            offset_of!(format::XyzRecord, content),
         ];
         assert_eq!(xyz, [12, 16, 60, 64, 128, 1664]);
         assert_eq!((offset_of!(format::Range, len), offset_of!(format::Range, kind)), (8, 16));

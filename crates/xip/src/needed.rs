@@ -3,6 +3,9 @@
 //! What must hold: the program itself is not run, and its ld.so only if nobody but this user and root could have put it there.
 //! Libraries that it opens later (plug-ins, name services) are not found here.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,6 +13,7 @@ use object::elf;
 
 use crate::elf::{Elf, stretch};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::store::safety;
 
 /// Most thread-local storage of its libraries, in bytes, and its largest alignment, with which a program may be audited: glibc lays out the
@@ -22,7 +26,7 @@ const TLS_MAX: (u64, u64) = (1024, 64);
 pub fn hindrance(libraries: &[PathBuf]) -> Option<String> {
     let mut all = 0u64;
     for library in libraries {
-        let elf = std::fs::read(library).ok().and_then(|bytes| Elf::read(&bytes).ok());
+        let elf = file::read(library).ok().and_then(|bytes| Elf::read(&bytes).ok());
         let Some((len, align)) = elf.and_then(|elf| elf.tls) else { continue };
         all = all.saturating_add(len).saturating_add(align);
         if align > TLS_MAX.1 || all > TLS_MAX.0 {
@@ -35,6 +39,20 @@ pub fn hindrance(libraries: &[PathBuf]) -> Option<String> {
     None
 }
 
+/// What is started for the sake of a file of another user is started with that user's rights, and without this one's environment. Whether it
+/// is another's.
+pub fn as_owner(command: &mut Command, file: &Metadata) -> bool {
+    let (me, owner) = (safety::me(), file.uid());
+    let is_anothers = owner != 0 && owner != me;
+    if is_anothers {
+        command.env_clear();
+    }
+    if is_anothers && me == 0 {
+        command.uid(owner).gid(file.gid());
+    }
+    is_anothers
+}
+
 /// The paths of the libraries that the unsplit program at `path` needs, ld.so itself among them; without links, each once, in the order in which
 /// they are loaded.
 ///
@@ -43,18 +61,23 @@ pub fn hindrance(libraries: &[PathBuf]) -> Option<String> {
 pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     // ld.so looks for a name without a slash where it looks for libraries.
     let path = &std::fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
-    let bytes = std::fs::read(path).map_err(Error::io(path, "reading"))?;
+    let (file, about) = file::open(path)?;
+    let bytes = file::rest_of(&file, path)?;
     let unfit = |why: String| Error::Unfit { path: path.to_owned(), why };
     let parsed = Elf::read(&bytes).map_err(unfit)?;
     let Some(segment) = parsed.segments.iter().find(|segment| segment.kind == elf::PT_INTERP) else { return Ok(Vec::new()) };
     let name = stretch(&bytes, segment.offset, segment.file_len).and_then(|name| name.split(|byte| *byte == 0).next());
     let interpreter = name.and_then(|name| std::str::from_utf8(name).ok()).ok_or_else(|| unfit("its ld.so has no name".into()))?;
+    if parsed.audited {
+        return Err(unfit("its libraries are not known: it names objects that audit it, which would be run to tell".into()));
+    }
     // It is a program that the file names: who splits a stranger's file must not run whatever that stranger likes.
     let place = std::fs::canonicalize(interpreter).map_err(Error::io(Path::new(interpreter), "finding"))?;
-    safety::check_directory(&place)?;
-    let mut command = Command::new(interpreter);
-    let told =
-        command.arg("--list").arg(path).stdin(Stdio::null()).output().map_err(Error::io(Path::new(interpreter), "starting"))?;
+    safety::check_owned(&place)?;
+    let mut command = Command::new(&place);
+    command.arg("--list").arg(path).stdin(Stdio::null());
+    as_owner(&mut command, &about);
+    let told = command.output().map_err(Error::io(&place, "starting"))?;
     if !told.status.success() {
         let said = String::from_utf8_lossy(&told.stderr);
         return Err(unfit(format!("its libraries are not known: {interpreter} --list: {}", said.trim())));

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::elf::{Elf, Kind, Reason, stretch};
 use crate::format::{
-    ABC_LIBS, ABC_MAGIC, AbcRecord, PAGE, PATH_AT, RANGES_MAX, Range, SPLIT_MARK, STORE_PATH_MAX, VERSION, XYZ_MAGIC, XyzRecord,
+    ABC_LIBS, ABC_MAGIC, AbcRecord, LOADER_NAME, PAGE, PATH_AT, RANGES_MAX, Range, SPLIT_MARK, STORE_PATH_MAX, VERSION, XYZ_MAGIC,
+    XyzRecord,
 };
 use crate::layout::{HUGE_PAGE, Layout, can_be_huge};
 
@@ -48,16 +49,19 @@ pub struct Halves {
     pub xyz: Vec<u8>,
 }
 
-/// Splits `original`, whose text is to lie in the store with the absolute path `store`, beside `loader`.
+/// Splits `original`, whose text is to lie in the store with the absolute path `store`.
 ///
 /// # Errors
 /// It cannot be split; the reason says why.
-pub fn split(original: &[u8], store: &[u8], loader: &str, options: Options) -> Result<Halves, Reason> {
+pub fn split(original: &[u8], store: &[u8], options: Options) -> Result<Halves, Reason> {
     let elf = Elf::read(original)?;
+    if XyzRecord::read(original).is_ok() {
+        return Err("it is the text of a program, in a store".into());
+    }
     let layout = Layout::of(&elf, options.with_rodata)?;
     let key = key_of(original);
     let abc = match layout.record_at {
-        Some(at) => Some(abc(original, &elf, &layout, at, &AbcName { key, store, loader, options })?),
+        Some(at) => Some(abc(original, &elf, &layout, at, &AbcName { key, store, options })?),
         None => None,
     };
     let xyz = xyz(original, &elf, &layout, key);
@@ -67,7 +71,6 @@ pub fn split(original: &[u8], store: &[u8], loader: &str, options: Options) -> R
 struct AbcName<'a> {
     key: Key,
     store: &'a [u8],
-    loader: &'a str,
     options: Options,
 }
 
@@ -78,7 +81,7 @@ fn abc(original: &[u8], elf: &Elf, layout: &Layout, record_at: u64, name: &AbcNa
     }
     let mut path = name.store.to_vec();
     path.push(b'/');
-    path.extend_from_slice(name.loader.as_bytes());
+    path.extend_from_slice(LOADER_NAME.as_bytes());
     if name.store.len() > STORE_PATH_MAX || !path.starts_with(b"/") || path.contains(&0) {
         return Err(format!("the path of the store must be absolute and at most {STORE_PATH_MAX} bytes long"));
     }
@@ -140,6 +143,7 @@ fn xyz(original: &[u8], elf: &Elf, layout: &Layout, key: Key) -> Vec<u8> {
         record.build_id_len = id.len() as u32;
         record.build_id[..id.len()].copy_from_slice(id);
     }
+    record.content = record.content_sum(&xyz);
     record.checksum = record.sum();
     xyz[record_at..].copy_from_slice(bytemuck::bytes_of(&record));
     xyz
@@ -161,6 +165,22 @@ pub fn join(abc: &[u8], xyz: &[u8]) -> Result<Vec<u8>, Reason> {
         return Err("it belongs to another text than this one".into());
     }
     join_as(abc, &of_xyz, xyz)
+}
+
+/// Checks that `abc` is what splitting `original` gives, into the store that it should name: nothing else was changed
+/// in it that the kernel or the loader would listen to.
+///
+/// # Errors
+/// It is not.
+pub fn check_abc(abc: &[u8], original: &[u8], store: &[u8]) -> Result<(), Reason> {
+    let libs = AbcHead::find(abc)?.record.flags & ABC_LIBS != 0;
+    for (with_rodata, huge) in [(false, false), (false, true), (true, false), (true, true)] {
+        let halves = split(original, store, Options { with_rodata, libs, huge })?;
+        if halves.abc.as_deref() == Some(abc) {
+            return Ok(());
+        }
+    }
+    Err("it was changed after it was split, in what names its loader or in its headers".into())
 }
 
 fn join_as(abc: &[u8], record: &XyzRecord, xyz: &[u8]) -> Result<Vec<u8>, Reason> {
@@ -219,6 +239,9 @@ impl AbcHead {
             return Err("its record is damaged".into());
         }
         let store = path.get(..record.store_len as usize).ok_or("its record is damaged")?;
+        if path[store.len()..] != *[b"/", LOADER_NAME.as_bytes()].concat() {
+            return Err("the loader that it names is not that of its store".into());
+        }
         Ok(AbcHead { record, store: store.to_vec() })
     }
 }
@@ -254,6 +277,27 @@ impl XyzRecord {
             && self.original_len.checked_next_multiple_of(PAGE).and_then(|end| end.checked_add(PAGE)) == Some(len)
             && self.ranges().iter().all(|range| range.offset.checked_add(range.len).is_some_and(|end| end <= len - PAGE));
         if sound { Ok(()) } else { Err("its record is damaged, or it was cut off".into()) }
+    }
+
+    fn content_sum(&self, xyz: &[u8]) -> u64 {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        for range in self.ranges() {
+            let (from, to) = held(range, xyz.len());
+            hasher.update(&xyz[from..to]);
+        }
+        hasher.digest()
+    }
+
+    /// Checks what `xyz`, all of a file with this record, holds.
+    ///
+    /// # Errors
+    /// It was changed.
+    pub fn check_content(&self, xyz: &[u8]) -> Result<(), Reason> {
+        if self.content_sum(xyz) == self.content {
+            Ok(())
+        } else {
+            Err("damaged: it does not hold what it was written with".into())
+        }
     }
 
     /// What it holds.

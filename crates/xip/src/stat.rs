@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::elf::{Elf, Kind};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::format::{ABC_LIBS, PAGE, RANGE_RODATA, RANGE_TEXT};
 use crate::install::store_of;
 use crate::split::AbcHead;
@@ -80,9 +81,9 @@ pub struct Stat {
 /// It is none.
 pub fn stat(path: &Path, store: Option<&Store>) -> Result<Stat> {
     let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
-    let about = fs::metadata(&path).map_err(Error::io(&path, "looking at"))?;
-    let bytes = fs::read(&path).map_err(Error::io(&path, "reading"))?;
-    let elf = Elf::read(&bytes).map_err(|what| Error::NotUsable { path: path.clone(), what })?;
+    let (file, about) = file::open(&path)?;
+    let bytes = file::rest_of(&file, &path)?;
+    let elf = Elf::read(&bytes).map_err(|why| Error::Unfit { path: path.clone(), why })?;
     let pages = pages(&elf);
     let head = AbcHead::find(&bytes).ok();
     let text = match (&head, store) {

@@ -3,6 +3,7 @@
 //! What must hold: nothing is changed, and no program's own code is run (see [`crate::install::CHECK`]).
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,12 @@ use serde::Serialize;
 
 use crate::elf::Reason;
 use crate::error::{Error, Result};
-use crate::format::RANGE_TEXT;
+use crate::file;
+use crate::format::RANGE_RELATION;
 use crate::install;
 use crate::loader;
 use crate::split::{self, Key};
-use crate::store::{Entry, Store, Text, Use};
+use crate::store::{Entry, Store, Text, Use, safety};
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, Serialize)]
@@ -91,7 +93,7 @@ impl Store {
     }
 
     fn verify_entry(&self, entry: &Entry, key: &Key, start: bool) -> Result<()> {
-        let bytes = fs::read(&entry.path).map_err(Error::io(&entry.path, "reading"))?;
+        let bytes = file::read(&entry.path)?;
         let text = self.text(key)?;
         let not_usable = |what: Reason| Error::NotUsable { path: entry.path.clone(), what };
         if entry.library {
@@ -101,13 +103,15 @@ impl Store {
         if store != self.path() {
             return Err(not_usable(format!("it looks for its text in {}", store.display())));
         }
-        split::join(&bytes, &text.read()?).map_err(not_usable)?;
-        let privileged = fs::metadata(&entry.path).is_ok_and(|about| about.mode() & 0o6000 != 0 || about.mode() & 0o100 == 0);
-        if start && !privileged { install::answers(&entry.path) } else { Ok(()) }
+        let original = split::join(&bytes, &text.read()?).map_err(not_usable)?;
+        split::check_abc(&bytes, &original, self.path().as_os_str().as_bytes()).map_err(not_usable)?;
+        // Where somebody else could exchange it between now and then, it is not started.
+        let folder = entry.path.parent().unwrap_or(Path::new("/"));
+        if start && safety::check_owned(folder).is_ok() { install::answers(&entry.path) } else { Ok(()) }
     }
 }
 
-/// The text's name, permissions and length; gives what it takes.
+/// The text's name, permissions, length and content; gives what it takes.
 fn check_text(store: &Store, text: &Text) -> Result<u64> {
     if store.text_path(&text.record.key) != text.path {
         return Err(Error::NotUsable { path: text.path.clone(), what: "the text of another program than its name says".into() });
@@ -116,16 +120,18 @@ fn check_text(store: &Store, text: &Text) -> Result<u64> {
         let what = "it can be written to, by its owner at least; chmod a-w".into();
         return Err(Error::Unsafe { path: text.path.clone(), what });
     }
+    let content = text.record.check_content(&text.read()?);
+    content.map_err(|what| Error::NotUsable { path: text.path.clone(), what })?;
     Ok(text.allocated)
 }
 
 /// What would be mapped over the library's text is the library's text.
 fn check_library(library: &[u8], text: &Text) -> std::result::Result<(), Reason> {
     let xyz = text.read().map_err(|e| e.to_string())?;
-    for range in text.record.ranges().iter().filter(|range| range.kind == RANGE_TEXT) {
+    for range in text.record.ranges().iter().filter(|range| range.kind != RANGE_RELATION) {
         let (from, to) = (range.offset as usize, ((range.offset + range.len) as usize).min(library.len()));
         if library.get(from..to).is_none_or(|own| own != &xyz[from..to]) {
-            return Err("its text and that in the store differ, though their build-ids agree; split it again".into());
+            return Err("it and its text in the store differ, though their build-ids agree; split it again".into());
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ fn check(original: &[u8], halves: &Halves, with_rodata: bool) -> Result<(), Test
 fn try_all(original: &[u8]) -> Result<bool, TestCaseError> {
     let mut is_split = false;
     for (with_rodata, huge) in [(false, false), (true, false), (true, true)] {
-        match split(original, STORE, "ld.so", Options { with_rodata, libs: huge, huge }) {
+        match split(original, STORE, Options { with_rodata, libs: huge, huge }) {
             Ok(halves) => {
                 check(original, &halves, with_rodata)?;
                 is_split = true;
@@ -195,7 +195,7 @@ fn programs_that_no_linker_makes() {
     let done = runner(3000).run(&plans(), |plan| {
         let bytes = build(&plan);
         let could = try_all(&bytes)?;
-        let why = if could { None } else { towa_xip::split::split(&bytes, STORE, "ld.so", Options::default()).err() };
+        let why = if could { None } else { towa_xip::split::split(&bytes, STORE, Options::default()).err() };
         let mut counted = counted.borrow_mut();
         match why {
             None => *counted.0 += 1,
@@ -279,7 +279,7 @@ fn programs_with_other_headers() {
 #[test]
 fn damaged_halves_are_refused() {
     let (real, options) = (real(), Options { with_rodata: true, ..Options::default() });
-    let split: Vec<_> = real.iter().filter_map(|bytes| Some((bytes, split(bytes, STORE, "ld.so", options).ok()?))).collect();
+    let split: Vec<_> = real.iter().filter_map(|bytes| Some((bytes, split(bytes, STORE, options).ok()?))).collect();
     let strategy = (0..split.len(), any::<bool>(), edits(), prop::option::weighted(0.2, any::<u16>()));
     let (same, refused) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let done = runner(600).run(&strategy, |(which, of_abc, edits, cut)| {

@@ -3,20 +3,20 @@
 //! What must hold: an entry is forgotten before its text goes; a text goes only if no entry is left that may need it. An entry whose
 //! directory is not there is kept, and so is its text: a disk that is not mounted is no reason to take a program's text away.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
-use super::entries::is_temporary;
+use super::entries::{folder_of, is_temporary};
 use super::text::{Text, unseal};
-use super::write::temporary;
+use super::write::remove_unfinished;
 use super::{Entry, Store, Writing};
-use crate::elf::Elf;
+use crate::elf::{Elf, Kind};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::split::{AbcHead, Key};
 
 /// A text that went, or would go.
@@ -56,11 +56,13 @@ impl Entry {
     /// Whether the file still is what this says, of `store`. A program that was to be put in the place of another split one, and was not,
     /// has left that one there: its text is used.
     pub fn in_use(&self, store: &Store) -> Use {
-        let bytes = match fs::read(&self.path) {
+        if self.folder.is_some() && folder_of(&self.path) != self.folder {
+            return Use::Unknown;
+        }
+        let bytes = match file::read(&self.path) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && self.path.parent().is_some_and(Path::is_dir) => {
-                return Use::Stale;
-            }
+            Err(Error::Unfit { .. }) => return Use::Stale,
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Use::Stale,
             Err(_) => return Use::Unknown,
         };
         if self.library {
@@ -83,40 +85,58 @@ impl Writing<'_> {
     /// An entry is damaged: nothing is removed. Or a file cannot be removed.
     pub fn collect(&self, dry: bool) -> Result<Collected> {
         let mut done = Collected::default();
-        let mut used: HashSet<Key> = HashSet::new();
-        let mut stale = Vec::new();
+        let (used, folders) = self.look_at_entries(dry, &mut done)?;
         let runs = self.store.path().join("run");
-        for entry in self.store.entries()? {
-            match entry.in_use(self.store) {
-                // What `run` made is made again when it is needed.
-                _ if entry.path.starts_with(&runs) => stale.push(entry.path),
-                Use::Stale => stale.push(entry.path),
-                Use::InUse(key) => {
-                    used.insert(key);
-                    done.unfinished += usize::from(collect_unfinished(&entry.path, dry)?);
-                }
-                Use::Unknown => {
-                    used.insert(entry.key);
-                    done.kept.push(entry.path);
-                }
-            }
-        }
         if !dry && runs.exists() {
             fs::remove_dir_all(&runs).map_err(Error::io(&runs, "removing"))?;
         }
-        for path in &stale {
-            // First what is found by the entry, so that stopped in between nothing stays for good.
-            done.unfinished += usize::from(collect_unfinished(path, dry)?);
+        // First what is found by the entries, so that stopped in between nothing stays for good.
+        for folder in folders {
+            done.unfinished += collect_unfinished(&folder, dry)?;
+        }
+        for path in &done.forgotten {
             if !dry {
                 self.forget(path)?;
             }
         }
-        done.forgotten = stale;
         for text in files_below(&self.store.path().join("xyz"))? {
             self.collect_text(&text, &used, dry, &mut done)?;
         }
         self.collect_links_and_leftovers(dry, &mut done)?;
         Ok(done)
+    }
+
+    /// Which texts are used, and in which directories there are, or were, files that use them.
+    fn look_at_entries(&self, dry: bool, done: &mut Collected) -> Result<(HashSet<Key>, BTreeSet<PathBuf>)> {
+        let (mut used, mut folders, mut left) = (HashSet::new(), BTreeSet::new(), BTreeSet::new());
+        let runs = self.store.path().join("run");
+        for entry in self.store.entries()? {
+            // What `run` made is made again when it is needed.
+            let is_run = entry.path.starts_with(&runs);
+            let folder = entry.path.parent().map(Path::to_owned);
+            match if is_run { Use::Stale } else { entry.in_use(self.store) } {
+                Use::InUse(key) => drop(used.insert(key)),
+                Use::Unknown => {
+                    used.insert(entry.key);
+                    done.kept.push(entry.path);
+                    continue;
+                }
+                Use::Stale => {
+                    left.extend(folder.clone().filter(|_| !entry.library && !is_run));
+                    done.forgotten.push(entry.path);
+                }
+            }
+            folders.extend(folder);
+        }
+        // Under another name in the same directory a program may live on: moved, or a hard link.
+        for (path, key) in left.iter().flat_map(|folder| split_programs_in(folder, self.store)) {
+            used.insert(key);
+            if !dry {
+                self.enter(&Entry::new(&path, key, Kind::Program, None))?;
+            }
+            done.forgotten.retain(|forgotten| *forgotten != path);
+        }
+        Ok((used, folders))
     }
 
     fn collect_text(&self, path: &Path, used: &HashSet<Key>, dry: bool, done: &mut Collected) -> Result<()> {
@@ -157,22 +177,29 @@ impl Writing<'_> {
     }
 }
 
-/// Removes what a writer that was stopped has left beside the program at `path`; whether there was something. A file that somebody is
-/// writing there now is none: that one has the program locked.
-fn collect_unfinished(path: &Path, dry: bool) -> Result<bool> {
-    let left = temporary(path);
-    if fs::symlink_metadata(&left).is_err() {
-        return Ok(false);
+/// Programs in `folder` whose text is in `store`, with its keys.
+fn split_programs_in(folder: &Path, store: &Store) -> Vec<(PathBuf, Key)> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let look = |path: PathBuf| {
+        let (file, _) = file::open(&path).ok()?;
+        let mut head = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut head, 0).ok()?;
+        let bytes =
+            if head == object::elf::ELFMAG && !is_temporary(&path) { file::rest_of(&file, &path).ok()? } else { return None };
+        let head = AbcHead::find(&bytes).ok().filter(|head| head.store == store.path().as_os_str().as_bytes())?;
+        Some((path, head.record.key))
+    };
+    files.filter_map(look).collect()
+}
+
+/// Removes what writers that were stopped have left in `folder`; how many files. One that somebody is writing is none.
+fn collect_unfinished(folder: &Path, dry: bool) -> Result<usize> {
+    let mut count = 0;
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(0) };
+    for path in entries.flatten().map(|entry| entry.path()).filter(|path| is_temporary(path)) {
+        count += usize::from(remove_unfinished(&path, dry)?);
     }
-    let program = File::open(path).ok();
-    if program.as_ref().is_some_and(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_err()) {
-        return Ok(false);
-    }
-    let removed = if dry { Ok(()) } else { fs::remove_file(&left).map_err(Error::io(&left, "removing")) };
-    if let Some(file) = &program {
-        let _ = flock(file, FlockOperation::Unlock);
-    }
-    removed.map(|()| true)
+    Ok(count)
 }
 
 impl Store {

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ pub struct Entry {
     pub library: bool,
     /// A library's build-id.
     pub build_id: Option<Vec<u8>>,
+    /// Device and number of the directory it lies in: another directory under that name (not mounted, another container's) says nothing
+    /// of this file.
+    pub folder: Option<(u64, u64)>,
 }
 
 /// As it is written: paths may hold any byte.
@@ -36,12 +40,13 @@ struct Written {
     key: String,
     library: bool,
     build_id: Option<String>,
+    folder: Option<(u64, u64)>,
 }
 
 impl Entry {
     /// Of a file at `path`.
     pub fn new(path: &Path, key: Key, kind: Kind, build_id: Option<Vec<u8>>) -> Entry {
-        Entry { path: path.to_owned(), key, library: kind == Kind::Library, build_id }
+        Entry { path: path.to_owned(), key, library: kind == Kind::Library, build_id, folder: folder_of(path) }
     }
 
     fn to_json(&self) -> Vec<u8> {
@@ -52,6 +57,7 @@ impl Entry {
             key: hex(&self.key),
             library: self.library,
             build_id: self.build_id.as_deref().map(hex),
+            folder: self.folder,
         };
         serde_json::to_vec(&written).expect("JSON of strings")
     }
@@ -66,8 +72,14 @@ impl Entry {
             Some(text) => Some(unhex(text)?),
             None => None,
         };
-        Some(Entry { path, key: unhex(&written.key)?.try_into().ok()?, library: written.library, build_id })
+        Some(Entry { path, key: unhex(&written.key)?.try_into().ok()?, library: written.library, build_id, folder: written.folder })
     }
+}
+
+/// Device and number of the directory that `path` lies in, if it is there.
+pub(super) fn folder_of(path: &Path) -> Option<(u64, u64)> {
+    let about = fs::metadata(path.parent()?).ok().filter(fs::Metadata::is_dir)?;
+    Some((about.dev(), about.ino()))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -81,7 +93,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Store {
-    fn entry_path(&self, path: &Path) -> PathBuf {
+    pub(super) fn entry_path(&self, path: &Path) -> PathBuf {
         let digest = Sha256::digest(path.as_os_str().as_bytes());
         self.path().join("files").join(hex(&digest[..16]) + ".json")
     }
@@ -137,10 +149,11 @@ pub(super) fn is_temporary(path: &Path) -> bool {
 impl Writing<'_> {
     /// Enters a file whose text is in the store, or is about to be.
     pub fn enter(&self, entry: &Entry) -> Result<()> {
+        let at = self.store.entry_path(&entry.path);
         if self.store.entry(&entry.path).is_ok_and(|there| there.as_ref() == Some(entry)) {
-            return Ok(());
+            return self.sync_way_to(&at);
         }
-        self.put(&self.store.entry_path(&entry.path), &entry.to_json(), 0o644)
+        self.put(&at, &entry.to_json(), 0o644)
     }
 
     /// Forgets a file whose text is of no use any more.

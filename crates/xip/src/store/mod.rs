@@ -11,7 +11,7 @@
 //!   └─ files/<hash>.json       which programs and libraries have their text here: what `gc` keeps
 //! ```
 //!
-//! What must hold: a file here appears by a rename, whole and synced; a program's text is in place, and entered under `files/`, before the
+//! What must hold: a file here appears by a rename, whole and synced, and so do the names that lead to it; a program's text is in place, and entered under `files/`, before the
 //! program is replaced, and goes only after; nobody but its owner can write to the directory, or to those it lies in.
 
 mod collect;
@@ -23,7 +23,7 @@ pub mod write;
 use std::fs::{self, DirBuilder, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,7 @@ impl Store {
             Err(Error::NoStore { .. }) => Store::create(path)?,
             other => other?,
         };
-        safety::check_directory(&store.path)?;
+        safety::check_owned(&store.path)?;
         safety::check_executable(&store.path)?;
         store.write()?.put_loader()?;
         Ok(store)
@@ -120,12 +120,20 @@ impl Store {
         if std::path::absolute(path).is_ok_and(|path| path.as_os_str().len() > STORE_PATH_MAX) {
             return too_long();
         }
+        // Nothing is made where it could not be used.
+        let parent = std::path::absolute(path).map_err(Error::io(path, "finding"))?;
+        let there = parent.ancestors().find_map(|above| fs::canonicalize(above).ok()).unwrap_or("/".into());
+        let sticky = there.metadata().is_ok_and(|about| std::os::unix::fs::MetadataExt::mode(&about) & 0o1000 != 0);
+        if !sticky {
+            safety::check_owned(&there)?;
+        }
+        safety::check_executable(&there)?;
         DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(Error::io(path, "making the store"))?;
         let path = fs::canonicalize(path).map_err(Error::io(path, "opening"))?;
         if path.as_os_str().len() > STORE_PATH_MAX {
             return too_long();
         }
-        safety::check_directory(&path)?;
+        safety::check_owned(&path)?;
         safety::check_executable(&path)?;
         refuse_foreign(&path)?;
         let store = Store { path };
@@ -134,6 +142,7 @@ impl Store {
         if !store.path.join(MARKER).exists() {
             let marker = Marker { magic: MAGIC.into(), version: VERSION, uuid: uuid::Uuid::new_v4().to_string() };
             writing.put(&store.path.join(MARKER), &serde_json::to_vec(&marker).expect("JSON of strings"), 0o644)?;
+            towa_media::files::sync_dir_and_above(&store.path).map_err(Error::io(&store.path, "syncing"))?;
         }
         drop(writing);
         Ok(store)
@@ -169,9 +178,16 @@ impl Store {
     /// # Errors
     /// Somebody else has it, and does not end.
     pub fn write(&self) -> Result<Writing<'_>> {
+        safety::check_owned(&self.path)?;
         let path = self.path.join("lock");
+        // Nobody else can open it, and so nobody else can hold it.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut options = File::options();
-        let lock = options.create(true).write(true).truncate(false).open(&path).map_err(Error::io(&path, "opening"))?;
+        let lock = options.create(true).write(true).truncate(false).mode(0o600).custom_flags(flags).open(&path);
+        let lock = lock.map_err(Error::io(&path, "opening"))?;
+        if !lock.metadata().is_ok_and(|about| about.is_file()) {
+            return Err(Error::NotUsable { path, what: "not a regular file".into() });
+        }
         lock_patiently(&lock, &self.path)?;
         Ok(Writing { store: self, lock })
     }
@@ -183,6 +199,11 @@ impl Store {
     pub fn check_for_privileged(&self) -> Result<()> {
         safety::check_root_owned(&self.path)
     }
+}
+
+/// Whether `path` lies in a store, whichever.
+pub fn is_within_one(path: &Path) -> bool {
+    path.ancestors().skip(1).any(|above| above.join(MARKER).is_file() && Store::open(above).is_ok())
 }
 
 /// A directory in which there is anything that a creator of a store would not have put there stays as it is.
@@ -200,7 +221,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 }
 
 /// Locks `file`, which is that of `path`; waits for whoever has it, for half a minute.
-pub(crate) fn lock_patiently(file: &File, path: &Path) -> Result<()> {
+fn lock_patiently(file: &File, path: &Path) -> Result<()> {
     const NAP: Duration = Duration::from_millis(20);
     let began = Instant::now();
     loop {

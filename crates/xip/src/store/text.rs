@@ -12,8 +12,9 @@ use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setfla
 use towa_media::files;
 
 use super::write::Draft;
-use super::{Store, Writing};
+use super::{Store, Writing, safety};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::format::{PAGE, RANGE_TEXT, Range, XyzRecord};
 use crate::layout::HUGE_PAGE;
 use crate::split::{Halves, Key};
@@ -32,13 +33,26 @@ pub struct Text {
     file: File,
 }
 
-/// Who must be able to read a text: the group, and everybody, as far as they may run the program.
+/// Who must be able to read a text: everybody, or the owner and the group of the program, as far as they may run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readers {
     /// Permission bits: 0o400, 0o440 or 0o444.
     pub mode: u32,
-    /// The group.
+    /// The program's owner.
+    pub owner: u32,
+    /// The program's group.
     pub group: u32,
+}
+
+impl Readers {
+    fn are_all(&self) -> bool {
+        self.mode & 0o004 != 0
+    }
+
+    /// Whose the text is to be: where all may read it, whoever splits keeps it.
+    fn owner_and_group(&self) -> Option<(u32, u32)> {
+        (!self.are_all()).then_some((self.owner, self.group))
+    }
 }
 
 impl Text {
@@ -47,12 +61,12 @@ impl Text {
     /// # Errors
     /// It is not there, is no text, or a damaged one.
     pub fn open(path: &Path) -> Result<Text> {
-        let missing = |_| Error::Missing { path: path.to_owned(), what: "the text of a program is not there".into() };
-        let file = match File::open(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(missing(e)),
-            other => other.map_err(Error::io(path, "opening"))?,
+        let (file, metadata) = match file::open(path) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::Missing { path: path.to_owned(), what: "the text of a program is not there".into() });
+            }
+            other => other?,
         };
-        let metadata = file.metadata().map_err(Error::io(path, "looking at"))?;
         let not_usable = |what: String| Error::NotUsable { path: path.to_owned(), what };
         let at = metadata.len().checked_sub(PAGE).ok_or_else(|| not_usable("too short for a text".into()))?;
         let mut record = XyzRecord::zeroed();
@@ -68,9 +82,11 @@ impl Text {
         Ok(bytes)
     }
 
-    /// Whether it holds all of `ranges`.
-    fn holds(&self, ranges: &[Range]) -> bool {
-        ranges.iter().all(|range| self.record.ranges().contains(range))
+    /// All of its bytes, if they are sound and hold all that `halves` has.
+    fn read_if_enough(&self, halves: &Halves) -> Option<Vec<u8>> {
+        let holds = |range: &Range| self.record.ranges().contains(range);
+        let bytes = halves.layout.ranges.iter().all(holds).then(|| self.read().ok())??;
+        self.record.check_content(&bytes).ok().map(|()| bytes)
     }
 
     /// Whether it is immutable.
@@ -102,29 +118,28 @@ impl Writing<'_> {
     pub fn put_text(&self, halves: &Halves, readers: Readers, huge: bool, sealed: bool) -> Result<PathBuf> {
         let path = self.store.text_path(&halves.key);
         let there = self.store.text(&halves.key).ok();
-        let mut mode = readers.mode;
+        let mut readers = readers;
         if let Some(text) = &there {
-            let (old_mode, old_group) = (text.metadata.mode() & 0o444, text.metadata.gid());
-            let is_read_by_group = old_mode & 0o004 != 0 || readers.mode & 0o040 == 0 || old_group == readers.group;
-            if !is_read_by_group && readers.mode & 0o004 == 0 {
-                let what =
-                    format!("the same program is there for group {old_group} alone, and cannot be for group {} too", readers.group);
-                return Err(Error::Unsafe { path, what });
-            }
-            mode |= old_mode;
-            if mode == old_mode && text.holds(&halves.layout.ranges) {
-                return self.link_and_seal(halves, path, sealed);
-            }
-            unseal(&path)?;
+            readers = text.readers_with(readers)?;
         }
+        // What is there may hold more than is put there now, and a program that needs it.
+        let bytes = there.as_ref().and_then(|text| text.read_if_enough(halves));
+        let has_readers = there.as_ref().is_some_and(|text| text.has_readers(readers));
+        if bytes.is_some() && has_readers {
+            self.sync_way_to(&path)?;
+            return self.link_and_seal(halves, path, sealed);
+        }
+        unseal(&path)?;
         self.folder_of(&path)?;
         let mut draft = Draft::begin(&path)?;
         if huge {
             reserve_aligned(draft.file(), halves);
         }
-        draft.write_sparse(&halves.xyz)?;
-        give_to_group(&draft, readers, mode)?;
-        draft.finish(mode)?;
+        draft.write_sparse(bytes.as_deref().unwrap_or(&halves.xyz))?;
+        if let Some((owner, group)) = readers.owner_and_group() {
+            give(&draft, owner, group)?;
+        }
+        draft.finish(readers.mode)?;
         self.link_and_seal(halves, path, sealed)
     }
 
@@ -143,11 +158,10 @@ impl Writing<'_> {
         let link = self.store.build_id_path(build_id);
         let to = Path::new("../..").join(path.strip_prefix(self.store.path()).unwrap_or(path));
         if fs::read_link(&link).is_ok_and(|there| there == to) {
-            return Ok(());
+            return self.sync_way_to(&link);
         }
         self.folder_of(&link)?;
         let temporary = super::write::temporary(&link);
-        let _ = fs::remove_file(&temporary);
         std::os::unix::fs::symlink(&to, &temporary).map_err(Error::io(&link, "linking"))?;
         fs::rename(&temporary, &link).map_err(Error::io(&link, "renaming"))?;
         let above = link.parent().unwrap_or(&link);
@@ -155,14 +169,42 @@ impl Writing<'_> {
     }
 }
 
-/// Where the group needs it: a user may give a file to groups of its own only.
-fn give_to_group(draft: &Draft, readers: Readers, mode: u32) -> Result<()> {
+impl Text {
+    /// Who must be able to read it, if `more` must be, too.
+    fn readers_with(&self, more: Readers) -> Result<Readers> {
+        let (owner, group) = (self.metadata.uid(), self.metadata.gid());
+        let now = Readers { mode: self.metadata.mode() & 0o444 | 0o400, owner, group };
+        if now.are_all() || more.are_all() {
+            return Ok(Readers { mode: 0o444, ..more });
+        }
+        if (now.owner, now.group) == (more.owner, more.group) {
+            return Ok(Readers { mode: now.mode | more.mode, ..more });
+        }
+        let what = format!(
+            "the same program is there for user {owner} and group {group} alone, and cannot be for user {} and group {} too",
+            more.owner, more.group
+        );
+        Err(Error::Unsafe { path: self.path.clone(), what })
+    }
+
+    fn has_readers(&self, readers: Readers) -> bool {
+        let (owner, group) = (self.metadata.uid(), self.metadata.gid());
+        let is_owned = match readers.owner_and_group() {
+            Some(wanted) => (owner, group) == wanted,
+            None => [0, safety::me()].contains(&owner),
+        };
+        is_owned && self.metadata.mode() & 0o7777 == readers.mode
+    }
+}
+
+/// Gives it to those who run the program: a user may give a file to groups of its own only.
+fn give(draft: &Draft, owner: u32, group: u32) -> Result<()> {
     let path = draft.temporary();
-    let group = draft.file().metadata().map_err(Error::io(path, "looking at"))?.gid();
-    if group == readers.group || mode & 0o044 != 0o040 {
+    let now = draft.file().metadata().map_err(Error::io(path, "looking at"))?;
+    if (now.uid(), now.gid()) == (owner, group) {
         return Ok(());
     }
-    std::os::unix::fs::fchown(draft.file(), None, Some(readers.group)).map_err(Error::io(path, "setting its group"))
+    std::os::unix::fs::fchown(draft.file(), Some(owner), Some(group)).map_err(Error::io(path, "giving it to who runs the program"))
 }
 
 /// Space for text in whole aligned huge pages, where the file system gives that; where not, pages are small, and nothing is lost.
@@ -202,13 +244,19 @@ pub(super) fn unseal(path: &Path) -> Result<()> {
 /// Who can run a file with `metadata`, and so must be able to read its text.
 ///
 /// # Errors
-/// It may be run by some who may not read it.
-pub fn readers_of(path: &Path, metadata: &fs::Metadata) -> Result<Readers> {
+/// It may be run by some who may not read it, or by some whom only a list names.
+pub fn readers_of(path: &Path, file: &File, metadata: &fs::Metadata) -> Result<Readers> {
     let mode = metadata.permissions().mode();
     let run = (mode & 0o111) << 2;
+    let unfit = |why: &str| Err(Error::Unfit { path: path.to_owned(), why: why.into() });
     if run & !mode & 0o044 != 0 {
-        let why = "some may run it and not read it, but its text has to be read by who runs it; chmod +r".into();
-        return Err(Error::Unfit { path: path.to_owned(), why });
+        return unfit("some may run it and not read it, but its text has to be read by who runs it; chmod +r");
     }
-    Ok(Readers { mode: (mode & 0o444) | 0o400, group: metadata.gid() })
+    let has_list = rustix::fs::fgetxattr(file, "system.posix_acl_access", &mut [0u8; 4096]).is_ok();
+    if has_list && mode & 0o004 == 0 {
+        return unfit(
+            "an access list (ACL) says who may run it, which its text in the store cannot have; setfacl -b, or chmod o+r",
+        );
+    }
+    Ok(Readers { mode: (mode & 0o444) | 0o400, owner: metadata.uid(), group: metadata.gid() })
 }

@@ -1,31 +1,48 @@
 //! Files that appear whole or not at all.
 //!
 //! What must hold: a file is written under another name, synced, renamed, and its directory synced. Stopped after
-//! - the temporary file: it has a name that no reader looks for; the next writer of the same file, or `gc`, removes it;
+//! - the temporary file: it has a name that no reader looks for; `gc` removes it, once nobody has it locked;
 //! - the rename: the file is there, whole; only a power cut can take the name back, and then the old state is there, whole;
 //! - the directory's sync: done.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use towa_media::files;
 
 use super::Writing;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::format::{LOADER_NAME, PAGE};
 use crate::loader;
 
 /// How the names of unfinished files begin.
 pub const TEMPORARY: &str = ".towa-xip-";
 
-/// The name that `path` has until it is finished.
+/// A name that nobody has, beside `path`, for as long as it is not finished.
 pub fn temporary(path: &Path) -> PathBuf {
-    let mut name = OsString::from(TEMPORARY);
-    name.push(path.file_name().unwrap_or_default());
-    path.with_file_name(name)
+    path.with_file_name(format!("{TEMPORARY}{}", uuid::Uuid::new_v4().simple()))
+}
+
+/// Removes the unfinished file at `left`, unless its writer is still at work: a writer has it locked. If `dry`, only says whether.
+pub(super) fn remove_unfinished(left: &Path, dry: bool) -> Result<bool> {
+    let Ok((file, _)) = file::open(left) else { return Ok(false) };
+    // A writer that was killed may have left a process on its way to an exec, which has the lock as long.
+    for attempt in 0.. {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(_) if attempt == 50 => return Ok(false),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
+        }
+    }
+    if !dry {
+        fs::remove_file(left).map_err(Error::io(left, "removing"))?;
+    }
+    let _ = flock(&file, FlockOperation::Unlock);
+    Ok(true)
 }
 
 /// A file that is being written; without [`Draft::finish`] it goes.
@@ -38,22 +55,15 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins the file `path`; what an earlier writer left of it goes. The caller sees to it that there is one writer only.
+    /// Begins the file `path`.
     pub fn begin(path: &Path) -> Result<Draft> {
         let temporary = temporary(path);
-        match fs::remove_file(&temporary) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io(&temporary, "removing what was left")(e)),
-            _ => {}
-        }
         let mut options = File::options();
-        let file = options
-            .write(true)
-            .read(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(Error::io(&temporary, "making"))?;
-        Ok(Draft { file, temporary, path: path.to_owned(), finished: false })
+        let options = options.write(true).read(true).create_new(true).mode(0o600);
+        let file = options.open(&temporary).map_err(Error::io(path, "making a file beside it"))?;
+        let draft = Draft { file, temporary, path: path.to_owned(), finished: false };
+        flock(&draft.file, FlockOperation::LockExclusive).map_err(|e| Error::io(path, "locking its draft")(e.into()))?;
+        Ok(draft)
     }
 
     /// The file.
@@ -63,7 +73,7 @@ impl Draft {
 
     /// Writes `len` bytes of it, of which those of whole pages of zeros are left out: the file is `bytes`, sparse.
     pub fn write_sparse(&mut self, bytes: &[u8]) -> Result<()> {
-        let path = self.temporary.clone();
+        let path = self.path.clone();
         let io = |doing| Error::io(&path, doing);
         for (index, page) in bytes.chunks(PAGE as usize).enumerate() {
             if page.iter().any(|byte| *byte != 0) {
@@ -81,21 +91,22 @@ impl Draft {
 
     /// Syncs it, and gives up the right to write to it: a program that is open for writing cannot be started.
     pub fn settle(&mut self) -> Result<()> {
-        files::sync(&self.file).map_err(Error::io(&self.temporary, "syncing"))?;
-        self.file = File::open(&self.temporary).map_err(Error::io(&self.temporary, "opening"))?;
-        Ok(())
+        files::sync(&self.file).map_err(Error::io(&self.path, "syncing"))?;
+        let (file, _) = file::open(&self.temporary)?;
+        self.file = file;
+        flock(&self.file, FlockOperation::LockExclusive).map_err(|e| Error::io(&self.path, "locking its draft")(e.into()))
     }
 
     /// Makes it `path`, with the permissions `mode`.
     pub fn finish(self, mode: u32) -> Result<()> {
-        let path = self.temporary.clone();
+        let path = self.path.clone();
         self.file.set_permissions(fs::Permissions::from_mode(mode)).map_err(Error::io(&path, "setting permissions"))?;
         self.finish_as_it_is()
     }
 
     /// Makes it `path`, with the permissions that were set.
     pub fn finish_as_it_is(mut self) -> Result<()> {
-        files::sync(&self.file).map_err(Error::io(&self.temporary, "syncing"))?;
+        files::sync(&self.file).map_err(Error::io(&self.path, "syncing"))?;
         fs::rename(&self.temporary, &self.path).map_err(Error::io(&self.path, "renaming"))?;
         self.finished = true;
         let above = self.path.parent().unwrap_or(Path::new("/"));
@@ -123,13 +134,19 @@ impl Writing<'_> {
     /// Makes the folder that `path` is to lie in, durably.
     pub(crate) fn folder_of(&self, path: &Path) -> Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
-        if folder.is_dir() {
-            return Ok(());
+        if !folder.is_dir() {
+            fs::create_dir_all(folder).map_err(Error::io(folder, "making"))?;
+            for made in folder.ancestors().take_while(|above| above.starts_with(self.store.path())) {
+                fs::set_permissions(made, fs::Permissions::from_mode(0o755)).map_err(Error::io(made, "setting permissions"))?;
+            }
         }
-        fs::create_dir_all(folder).map_err(Error::io(folder, "making"))?;
-        for made in folder.ancestors().take_while(|above| above.starts_with(self.store.path())) {
-            fs::set_permissions(made, fs::Permissions::from_mode(0o755)).map_err(Error::io(made, "setting permissions"))?;
-            files::sync_dir(made).map_err(Error::io(made, "syncing"))?;
+        self.sync_way_to(path)
+    }
+
+    /// Makes the names durable that lead to `path`: it may be there since a writer that was stopped before it did that.
+    pub(crate) fn sync_way_to(&self, path: &Path) -> Result<()> {
+        for above in path.ancestors().skip(1).take_while(|above| above.starts_with(self.store.path())) {
+            files::sync_dir(above).map_err(Error::io(above, "syncing"))?;
         }
         Ok(())
     }
@@ -141,11 +158,10 @@ impl Writing<'_> {
             [(self.store.loader_path(), loader::loader()?.to_vec()), (self.store.audit_path(), loader::audit(store)?)]
         {
             let mode = if name.ends_with(LOADER_NAME) { 0o555 } else { 0o444 };
-            if fs::read(&name).is_ok_and(|there| there == bytes) {
-                continue;
+            if !fs::read(&name).is_ok_and(|there| there == bytes) {
+                self.put(&name, &bytes, mode)?;
             }
-            self.put(&name, &bytes, mode)?;
         }
-        Ok(())
+        self.sync_way_to(&self.store.loader_path())
     }
 }
