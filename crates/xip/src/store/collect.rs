@@ -73,6 +73,8 @@ impl Entry {
             Ok(head) if head.record.key == self.key || head.store == store.path().as_os_str().as_bytes() => {
                 Use::InUse(head.record.key)
             }
+            // Damaged, but split: without its text it could not even be mended.
+            Err(_) if Elf::read(&bytes).is_ok_and(|elf| elf.is_split()) => Use::InUse(self.key),
             _ => Use::Stale,
         }
     }
