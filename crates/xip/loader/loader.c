@@ -17,7 +17,10 @@
 ARCH_START;
 
 #define EXIT_FAILURE_OF_LOADER 127
-#define CHECK_SETTING "TOWA_XIP_CHECK=1"
+#define CHECK_SETTING "TOWA_XIP_CHECK="
+
+/* Bytes of the key by which XYZ is named, and a program is asked to be checked. */
+#define KEY_NAMED 16
 
 /*
  * The path that is put together at the moment. At the end it is that of the audit object: ld.so reads it here, as a string of the
@@ -198,7 +201,7 @@ static void map_text(const struct start *start, const struct program *program)
 
     words_hex(&words, program->key, 1);
     words_byte(&words, '/');
-    words_hex(&words, program->key + 1, 15);
+    words_hex(&words, program->key + 1, KEY_NAMED - 1);
     words_string(&words, ".xyz");
     if (!xyz_open(&xyz, path, start->secure != 0, &fault))
         die(start, path, &fault);
@@ -284,6 +287,20 @@ static uintptr_t map_interp(const struct start *start, const struct program *pro
     return entry;
 }
 
+/*
+ * Whether we are asked to end here. One must name the program: a word that all programs understand would, wherever it is left in an
+ * environment, let every one of them succeed without having run.
+ */
+static int is_check(const struct start *start, const struct program *program)
+{
+    const char *value = start_value(start, CHECK_SETTING);
+    char key[2 * KEY_NAMED + 1];
+    struct words words = {key, 0, sizeof key};
+
+    words_hex(&words, program->key, KEY_NAMED);
+    return value && same_string(value, key);
+}
+
 /* Called from _start; returns the address to go to. */
 __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *stack)
 {
@@ -295,7 +312,7 @@ __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *sta
     read_program(&start, &program);
     map_text(&start, &program);
     entry = map_interp(&start, &program);
-    if (start_asks(&start, CHECK_SETTING))
+    if (is_check(&start, &program))
         sys_exit(0);
     if (program.interp)
         map_libraries(&start, &program);

@@ -134,6 +134,16 @@ static inline int same_string(const char *a, const char *b)
     return *a == *b;
 }
 
+/* What of a string comes behind these words, with which it begins; NULL if it does not. */
+static inline const char *behind(const char *string, const char *words)
+{
+    while (*words && *string == *words) {
+        string++;
+        words++;
+    }
+    return *words ? NULL : string;
+}
+
 /* Text put together in a buffer; what does not fit is left out, and there is a zero byte behind it always. */
 struct words {
     char *text;

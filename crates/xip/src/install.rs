@@ -25,9 +25,10 @@ use crate::format::LOADER_NAME;
 use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
-use crate::store::{Entry, Store, lock_patiently, readers_of};
+use crate::store::{Entry, Store, hex, lock_patiently, readers_of};
 
-/// In the environment of a split program it makes the loader end with 0 when all is mapped, before the program's first instruction.
+/// In the environment of a split program, with the key as in its text's name, it makes the loader end with 0 when all is mapped, before
+/// the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
 
 /// How files are replaced.
@@ -194,7 +195,8 @@ fn put_abc(source: &Source, abc: &[u8], to: &Path) -> Result<()> {
 /// It does not get there; with what the loader says.
 pub fn answers(path: &Path) -> Result<()> {
     let mut command = Command::new(path);
-    command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let (head, _) = store_of(path, &fs::read(path).map_err(Error::io(path, "reading"))?)?;
+    command.env_clear().env(CHECK, hex(&head.record.key[..16])).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let ended = output(command).map_err(Error::io(path, "starting"))?;
     if ended.status.success() {
         return Ok(());

@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use support::{Outcome, Place, edit, has, run, start};
+use support::{Outcome, Place, edit, has, run, start, starting};
+use towa_xip::error::Error;
 use towa_xip::format::{AUDIT_NAME, LOADER_NAME, PAGE};
+use towa_xip::install::{self, CHECK};
 
 /// What can go wrong when text appears under a program: its start, its threads, its calls, what it knows of itself.
 const EVERYTHING: &str = include_str!("programs/everything.c");
@@ -385,19 +387,29 @@ fn a_store_that_must_not_be_executed_is_named() {
     refused(&outcome, &split.abc, &[split.xyz.to_str().unwrap(), "noexec"]);
 }
 
+/// 32 hex digits: what names XYZ, and asks for a check.
+fn key_in_name(split: &support::Split) -> String {
+    let part = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    part(split.xyz.parent().unwrap()) + &part(&split.xyz)
+}
+
 #[test]
 fn check_mode_maps_and_does_not_run() {
     let place = Place::new();
     for (name, flags) in [("dynamic", &[][..]), ("static", &["-static", "-DSTATIC"])] {
         let program = place.compile(name, "cc", MAPS, flags);
         let split = place.split(&program, LIBS);
-        let attempt = |setting: &str| run(command(&split.abc, &[]).env("TOWA_XIP_CHECK", setting));
-        assert_eq!(attempt("1"), Outcome { status: 0, out: String::new(), err: String::new() });
-        for other in ["", "0", "11"] {
-            assert_ne!(attempt(other).out, "", "{other:?} is no wish for a check");
+        let attempt = |setting: &str| run(command(&split.abc, &[]).env(CHECK, setting));
+        let key = key_in_name(&split);
+        assert_eq!(attempt(&key), Outcome { status: 0, out: String::new(), err: String::new() });
+        starting(|| install::answers(&split.abc)).unwrap();
+        let another = key.chars().rev().collect::<String>();
+        for other in ["", "0", "1", &key[..31], &format!("{key}0"), &another] {
+            assert_ne!(attempt(other).out, "", "{other:?} is no wish for a check of this program");
         }
         std::fs::remove_file(&split.xyz).unwrap();
-        refused(&attempt("1"), &split.abc, &[split.xyz.to_str().unwrap()]);
+        refused(&attempt(&key), &split.abc, &[split.xyz.to_str().unwrap()]);
+        assert!(matches!(starting(|| install::answers(&split.abc)), Err(Error::NotUsable { .. })));
     }
 }
 
@@ -419,9 +431,9 @@ fn set_id_programs_use_what_root_owns_and_no_audit_object() {
     let nobody = |setting: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&split.abc);
-        run(command.env("TOWA_XIP_CHECK", setting))
+        run(command.env(CHECK, setting))
     };
-    let outcome = nobody("1");
+    let outcome = nobody(&key_in_name(&split));
     if outcome.out.contains("secure 0") {
         return eprintln!("SKIP: set-id bits have no effect here");
     }
