@@ -18,6 +18,8 @@ ARCH_START;
 
 #define EXIT_FAILURE_OF_LOADER 127
 #define CHECK_SETTING "TOWA_XIP_CHECK="
+#define PRELOAD_SETTING "LD_PRELOAD="
+#define PRELOAD_FILE "/etc/ld.so.preload"
 
 /* Bytes of the key by which XYZ is named, and a program is asked to be checked. */
 #define KEY_NAMED 16
@@ -252,10 +254,19 @@ static int add_audit(const struct image *image)
     return 1;
 }
 
+/*
+ * Whether libraries are loaded that the program was not linked with. For an audited program ld.so lays out the static part of
+ * thread-local storage before it loads any library; theirs need not fit into what it has to spare, and would be refused.
+ */
+static int has_preloads(const struct start *start)
+{
+    return start_value(start, PRELOAD_SETTING) || !failed(sys_readable(PRELOAD_FILE));
+}
+
 /* Lets the text of libraries come from the store too, where the program can be told so; otherwise they are mapped from their files. */
 static void map_libraries(const struct start *start, const struct program *program)
 {
-    if (!(program->flags & ABC_LIBS) || start->secure)
+    if (!(program->flags & ABC_LIBS) || start->secure || has_preloads(start))
         return;
     path_in_store(program, "/" AUDIT_NAME);
     for (const char *at = path; *at; at++)

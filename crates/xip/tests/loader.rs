@@ -259,6 +259,37 @@ fn a_program_that_cannot_be_told_of_the_audit_object_runs_without() {
     }
 }
 
+/// Libraries that are loaded first may ask for more thread-local storage than glibc has to spare for an audited program.
+#[test]
+fn a_program_with_preloaded_libraries_is_not_audited() {
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &[]);
+    add_libraries(&place, &program, false);
+    let split = place.split(&program, LIBS).abc;
+    let local = "__attribute__((tls_model(\"initial-exec\"))) __thread char block[5000];";
+    let source = format!("{local} __attribute__((constructor)) void fill(void) {{ block[4999] = 1; }}");
+    let library = place.compile("liblocal.so", "cc", &source, &["-shared", "-fPIC"]);
+    let library = library.to_str().unwrap();
+    let libc = |outcome: Outcome| {
+        assert_eq!((outcome.status, outcome.err.as_str()), (0, ""));
+        outcome.out.lines().find_map(|line| line.strip_prefix("libc ").map(str::to_owned)).expect("a line for libc")
+    };
+    let preloading = |setting: &str, program: &Path| libc(run(command(program, &[]).env("LD_PRELOAD", setting)));
+    assert_eq!(preloading(library, &split), preloading(library, &program));
+    assert!(preloading("", &split).ends_with(".xyz"));
+    assert!(libc(run(command(&split, &[]).env("NO_LD_PRELOAD", library))).ends_with(".xyz"));
+
+    let etc = place.dir.path().join("etc");
+    let script =
+        "mkdir \"$2\" && cp /etc/ld.so.cache \"$2\" && echo \"$1\" > \"$2/ld.so.preload\" && mount --bind \"$2\" /etc || exit 77
+        exec \"$0\"";
+    let outcome = run(Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&split).arg(library).arg(&etc));
+    if outcome.status == 77 || outcome.err.contains("unshare: ") {
+        return eprintln!("SKIP: no mounts here: {outcome:?}");
+    }
+    assert_eq!(libc(outcome), preloading("", &program), "/etc/ld.so.preload");
+}
+
 /// The program must not have run, and the message must be one line that names what it must name.
 fn refused(outcome: &Outcome, split: &Path, names: &[&str]) {
     assert_eq!((outcome.status, outcome.out.as_str()), (127, ""), "{outcome:?}");
