@@ -80,11 +80,11 @@ static _Noreturn void die(const struct start *start, const char *file, const str
     const char *reason = fault->error ? reason_of(fault->error) : fault->reason;
 
     words_string(&words, "towa xip: ");
-    words_string(&words, start->name);
+    words_name(&words, start->name);
     words_string(&words, ": ");
     words_string(&words, fault->what);
     words_string(&words, ": ");
-    words_string(&words, file);
+    words_name(&words, file);
     words_string(&words, ": ");
     if (reason) {
         words_string(&words, reason);

@@ -169,6 +169,13 @@ static inline void words_string(struct words *to, const char *string)
     words_add(to, string, length_of(string));
 }
 
+/* A name that came from elsewhere: what would end the line, or make a terminal do something, is not written as it is. */
+static inline void words_name(struct words *to, const char *name)
+{
+    for (; *name; name++)
+        words_byte(to, (unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name);
+}
+
 static inline void words_hex(struct words *to, const uint8_t *bytes, size_t len)
 {
     for (size_t i = 0; i < 2 * len; i++) {

@@ -402,6 +402,16 @@ fn what_the_surroundings_lack_is_said() {
     assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
 }
 
+/// A name must not write another line, nor speak to the terminal.
+#[test]
+fn control_characters_are_not_said() {
+    let place = Place::new();
+    let program = place.compile("hello\nroot: \t\x1b[2J\x7f\u{e4}", "cc", MAPS, &["-Wl,--dynamic-linker=/lib64/\nld\x1b.so"]);
+    let split = place.split(&program, LIBS).abc;
+    let shown = split.with_file_name("hello?root: ??[2J?\u{e4}");
+    refused(&run(&mut command(&split, &[])), &shown, &[": /lib64/?ld?.so: no such file"]);
+}
+
 #[test]
 fn a_store_that_must_not_be_executed_is_named() {
     let place = Place::new();
