@@ -20,6 +20,21 @@ const EXCEPTIONS: &str = include_str!("programs/exceptions.cc");
 /// Prints which file the text of its libraries, its dynamic loader and itself is mapped from.
 const MAPS: &str = include_str!("programs/maps.c");
 
+/// Ends by a function of the C library that calls others.
+const ABORTS: &str = "
+void abort(void);
+__attribute__((noinline)) void give_up(void)
+{
+    abort();
+}
+int main(void)
+{
+    give_up();
+    return 0;
+}
+__asm__(\".text; .skip 16384, 0x90\");
+";
+
 const HOWS: [support::How; 4] = [
     support::How { libs: false, rodata: false },
     support::How { libs: false, rodata: true },
@@ -487,7 +502,23 @@ fn set_id_programs_use_what_root_owns_and_no_audit_object() {
     refused(&nobody(""), &split.abc, &[split.xyz.to_str().unwrap(), "not owned by root", "chown root"]);
 }
 
-/// A breakpoint in memory would be mapped over by the loader: until `main` it must be one of the processor's (`hbreak`).
+/// What gdb says of a program when it is told this; nothing if it may not debug here.
+fn gdb(program: &Path, told: &[&str]) -> Option<String> {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
+    for told in told {
+        gdb.args(["-ex", told]);
+    }
+    let outcome = run(gdb.arg(program));
+    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
+        eprintln!("SKIP: no debugging here: {}", outcome.err);
+        return None;
+    }
+    Some(outcome.out + &outcome.err)
+}
+
+/// A breakpoint in memory would be mapped over by the loader: until `main` it must be one of the processor's (`hbreak`). gdb's own for
+/// the arrival of libraries is not there either, for our loader is not ld.so: it has to be told to look at them (`sharedlibrary`).
 #[test]
 fn gdb_stops_where_it_is_told() {
     if !has("gdb") {
@@ -497,18 +528,18 @@ fn gdb_stops_where_it_is_told() {
     let program = place.compile("maps", "cc", MAPS, &["-g"]);
     add_libraries(&place, &program, false);
     let split = place.split(&program, LIBS);
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
-    for told in ["starti", "hbreak main", "continue", "backtrace", "info sharedlibrary", "break show", "continue"] {
-        gdb.args(["-ex", told]);
-    }
-    let outcome = run(gdb.arg(&split.abc));
-    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
-        return eprintln!("SKIP: no debugging here: {}", outcome.err);
-    }
-    let said = outcome.out + &outcome.err;
+    let to_main = ["starti", "hbreak main", "continue", "backtrace", "sharedlibrary"];
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["info sharedlibrary", "break show", "continue"]].concat()) else { return };
     for expected in ["Breakpoint 1, main", "#0  main", "libc.so.6", "ld-linux-x86-64.so.2", "Breakpoint 2, show"] {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
+
+    let program = place.compile("aborts", "cc", ABORTS, &["-g"]);
+    let split = place.split(&program, LIBS);
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["continue", "backtrace"]].concat()) else { return };
+    let frames: Vec<&str> = said.lines().filter(|line| line.starts_with('#')).collect();
+    for expected in ["abort", "give_up", "main"] {
+        assert!(frames.iter().any(|frame| frame.contains(&format!("{expected} ("))), "{expected} is not in {said}");
     }
 }
 
