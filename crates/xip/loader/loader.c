@@ -17,7 +17,12 @@
 ARCH_START;
 
 #define EXIT_FAILURE_OF_LOADER 127
-#define CHECK_SETTING "TOWA_XIP_CHECK=1"
+#define CHECK_SETTING "TOWA_XIP_CHECK="
+#define PRELOAD_SETTING "LD_PRELOAD="
+#define PRELOAD_FILE "/etc/ld.so.preload"
+
+/* Bytes of the key by which XYZ is named, and a program is asked to be checked. */
+#define KEY_NAMED 16
 
 /*
  * The path that is put together at the moment. At the end it is that of the audit object: ld.so reads it here, as a string of the
@@ -75,11 +80,11 @@ static _Noreturn void die(const struct start *start, const char *file, const str
     const char *reason = fault->error ? reason_of(fault->error) : fault->reason;
 
     words_string(&words, "towa xip: ");
-    words_string(&words, start->name);
+    words_name(&words, start->name);
     words_string(&words, ": ");
     words_string(&words, fault->what);
     words_string(&words, ": ");
-    words_string(&words, file);
+    words_name(&words, file);
     words_string(&words, ": ");
     if (reason) {
         words_string(&words, reason);
@@ -198,7 +203,7 @@ static void map_text(const struct start *start, const struct program *program)
 
     words_hex(&words, program->key, 1);
     words_byte(&words, '/');
-    words_hex(&words, program->key + 1, 15);
+    words_hex(&words, program->key + 1, KEY_NAMED - 1);
     words_string(&words, ".xyz");
     if (!xyz_open(&xyz, path, start->secure != 0, &fault))
         die(start, path, &fault);
@@ -249,10 +254,19 @@ static int add_audit(const struct image *image)
     return 1;
 }
 
+/*
+ * Whether libraries are loaded that the program was not linked with. For an audited program ld.so lays out the static part of
+ * thread-local storage before it loads any library; theirs need not fit into what it has to spare, and would be refused.
+ */
+static int has_preloads(const struct start *start)
+{
+    return start_value(start, PRELOAD_SETTING) || !failed(sys_readable(PRELOAD_FILE));
+}
+
 /* Lets the text of libraries come from the store too, where the program can be told so; otherwise they are mapped from their files. */
 static void map_libraries(const struct start *start, const struct program *program)
 {
-    if (!(program->flags & ABC_LIBS) || start->secure)
+    if (!(program->flags & ABC_LIBS) || start->secure || has_preloads(start))
         return;
     path_in_store(program, "/" AUDIT_NAME);
     for (const char *at = path; *at; at++)
@@ -284,6 +298,20 @@ static uintptr_t map_interp(const struct start *start, const struct program *pro
     return entry;
 }
 
+/*
+ * Whether we are asked to end here. One must name the program: a word that all programs understand would, wherever it is left in an
+ * environment, let every one of them succeed without having run.
+ */
+static int is_check(const struct start *start, const struct program *program)
+{
+    const char *value = start_value(start, CHECK_SETTING);
+    char key[2 * KEY_NAMED + 1];
+    struct words words = {key, 0, sizeof key};
+
+    words_hex(&words, program->key, KEY_NAMED);
+    return value && same_string(value, key);
+}
+
 /* Called from _start; returns the address to go to. */
 __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *stack)
 {
@@ -295,7 +323,7 @@ __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *sta
     read_program(&start, &program);
     map_text(&start, &program);
     entry = map_interp(&start, &program);
-    if (start_asks(&start, CHECK_SETTING))
+    if (is_check(&start, &program))
         sys_exit(0);
     if (program.interp)
         map_libraries(&start, &program);

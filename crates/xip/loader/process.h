@@ -65,15 +65,18 @@ static void start_read(struct start *start, uintptr_t *stack)
     start_auxv(start);
 }
 
-/* Whether the environment has exactly this setting. A set-id program does not listen to it. */
-static int start_asks(const struct start *start, const char *setting)
+/* The value of a setting (`NAME=`) of the environment; NULL if there is none but empty ones. A set-id program does not listen to it. */
+static const char *start_value(const struct start *start, const char *setting)
 {
     if (start->secure)
-        return 0;
-    for (char **at = start->environment; *at; at++)
-        if (same_string(*at, setting))
-            return 1;
-    return 0;
+        return NULL;
+    for (char **at = start->environment; *at; at++) {
+        const char *value = behind(*at, setting);
+
+        if (value && *value)
+            return value;
+    }
+    return NULL;
 }
 
 /* Fields of /proc/PID/stat, numbered as in proc(5). */

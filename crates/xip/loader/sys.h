@@ -134,6 +134,16 @@ static inline int same_string(const char *a, const char *b)
     return *a == *b;
 }
 
+/* What of a string comes behind these words, with which it begins; NULL if it does not. */
+static inline const char *behind(const char *string, const char *words)
+{
+    while (*words && *string == *words) {
+        string++;
+        words++;
+    }
+    return *words ? NULL : string;
+}
+
 /* Text put together in a buffer; what does not fit is left out, and there is a zero byte behind it always. */
 struct words {
     char *text;
@@ -157,6 +167,13 @@ static inline void words_add(struct words *to, const char *string, size_t len)
 static inline void words_string(struct words *to, const char *string)
 {
     words_add(to, string, length_of(string));
+}
+
+/* A name that came from elsewhere: what would end the line, or make a terminal do something, is not written as it is. */
+static inline void words_name(struct words *to, const char *name)
+{
+    for (; *name; name++)
+        words_byte(to, (unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name);
 }
 
 static inline void words_hex(struct words *to, const uint8_t *bytes, size_t len)

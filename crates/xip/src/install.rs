@@ -25,9 +25,10 @@ use crate::file;
 use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
-use crate::store::{Entry, Store, is_within_one, readers_of, safety};
+use crate::store::{Entry, Store, hex, is_within_one, readers_of, safety};
 
-/// In the environment of a split program it makes the loader end with 0 when all is mapped, before the program's first instruction.
+/// In the environment of a split program, with the key as in its text's name, it makes the loader end with 0 when all is mapped, before
+/// the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
 
 /// How files are replaced.
@@ -220,7 +221,8 @@ pub fn answers(path: &Path) -> Result<()> {
     }
     let mut command = Command::new(path);
     let is_anothers = needed::as_owner(&mut command, &metadata);
-    command.env_clear().env(CHECK, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let key = hex(&store_of(path, &file::read(path)?)?.0.record.key[..16]);
+    command.env_clear().env(CHECK, key).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let ended = match output(command) {
         Err(e) if is_anothers && e.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
         other => other.map_err(Error::io(path, "starting"))?,

@@ -9,14 +9,31 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use support::{Outcome, Place, edit, has, run, start};
+use support::{Outcome, Place, edit, has, run, start, starting};
+use towa_xip::error::Error;
 use towa_xip::format::{AUDIT_NAME, LOADER_NAME, PAGE};
+use towa_xip::install::{self, CHECK};
 
 /// What can go wrong when text appears under a program: its start, its threads, its calls, what it knows of itself.
 const EVERYTHING: &str = include_str!("programs/everything.c");
 const EXCEPTIONS: &str = include_str!("programs/exceptions.cc");
 /// Prints which file the text of its libraries, its dynamic loader and itself is mapped from.
 const MAPS: &str = include_str!("programs/maps.c");
+
+/// Ends by a function of the C library that calls others.
+const ABORTS: &str = "
+void abort(void);
+__attribute__((noinline)) void give_up(void)
+{
+    abort();
+}
+int main(void)
+{
+    give_up();
+    return 0;
+}
+__asm__(\".text; .skip 16384, 0x90\");
+";
 
 const HOWS: [support::How; 4] = [
     support::How { libs: false, rodata: false },
@@ -257,6 +274,37 @@ fn a_program_that_cannot_be_told_of_the_audit_object_runs_without() {
     }
 }
 
+/// Libraries that are loaded first may ask for more thread-local storage than glibc has to spare for an audited program.
+#[test]
+fn a_program_with_preloaded_libraries_is_not_audited() {
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &[]);
+    add_libraries(&place, &program, false);
+    let split = place.split(&program, LIBS).abc;
+    let local = "__attribute__((tls_model(\"initial-exec\"))) __thread char block[5000];";
+    let source = format!("{local} __attribute__((constructor)) void fill(void) {{ block[4999] = 1; }}");
+    let library = place.compile("liblocal.so", "cc", &source, &["-shared", "-fPIC"]);
+    let library = library.to_str().unwrap();
+    let libc = |outcome: Outcome| {
+        assert_eq!((outcome.status, outcome.err.as_str()), (0, ""));
+        outcome.out.lines().find_map(|line| line.strip_prefix("libc ").map(str::to_owned)).expect("a line for libc")
+    };
+    let preloading = |setting: &str, program: &Path| libc(run(command(program, &[]).env("LD_PRELOAD", setting)));
+    assert_eq!(preloading(library, &split), preloading(library, &program));
+    assert!(preloading("", &split).ends_with(".xyz"));
+    assert!(libc(run(command(&split, &[]).env("NO_LD_PRELOAD", library))).ends_with(".xyz"));
+
+    let etc = place.dir.path().join("etc");
+    let script =
+        "mkdir \"$2\" && cp /etc/ld.so.cache \"$2\" && echo \"$1\" > \"$2/ld.so.preload\" && mount --bind \"$2\" /etc || exit 77
+        exec \"$0\"";
+    let outcome = run(Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&split).arg(library).arg(&etc));
+    if outcome.status == 77 || outcome.err.contains("unshare: ") {
+        return eprintln!("SKIP: no mounts here: {outcome:?}");
+    }
+    assert_eq!(libc(outcome), preloading("", &program), "/etc/ld.so.preload");
+}
+
 /// The program must not have run, and the message must be one line that names what it must name.
 fn refused(outcome: &Outcome, split: &Path, names: &[&str]) {
     assert_eq!((outcome.status, outcome.out.as_str()), (127, ""), "{outcome:?}");
@@ -369,6 +417,16 @@ fn what_the_surroundings_lack_is_said() {
     assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
 }
 
+/// A name must not write another line, nor speak to the terminal.
+#[test]
+fn control_characters_are_not_said() {
+    let place = Place::new();
+    let program = place.compile("hello\nroot: \t\x1b[2J\x7f\u{e4}", "cc", MAPS, &["-Wl,--dynamic-linker=/lib64/\nld\x1b.so"]);
+    let split = place.split(&program, LIBS).abc;
+    let shown = split.with_file_name("hello?root: ??[2J?\u{e4}");
+    refused(&run(&mut command(&split, &[])), &shown, &[": /lib64/?ld?.so: no such file"]);
+}
+
 #[test]
 fn a_store_that_must_not_be_executed_is_named() {
     let place = Place::new();
@@ -385,19 +443,29 @@ fn a_store_that_must_not_be_executed_is_named() {
     refused(&outcome, &split.abc, &[split.xyz.to_str().unwrap(), "noexec"]);
 }
 
+/// 32 hex digits: what names XYZ, and asks for a check.
+fn key_in_name(split: &support::Split) -> String {
+    let part = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    part(split.xyz.parent().unwrap()) + &part(&split.xyz)
+}
+
 #[test]
 fn check_mode_maps_and_does_not_run() {
     let place = Place::new();
     for (name, flags) in [("dynamic", &[][..]), ("static", &["-static", "-DSTATIC"])] {
         let program = place.compile(name, "cc", MAPS, flags);
         let split = place.split(&program, LIBS);
-        let attempt = |setting: &str| run(command(&split.abc, &[]).env("TOWA_XIP_CHECK", setting));
-        assert_eq!(attempt("1"), Outcome { status: 0, out: String::new(), err: String::new() });
-        for other in ["", "0", "11"] {
-            assert_ne!(attempt(other).out, "", "{other:?} is no wish for a check");
+        let attempt = |setting: &str| run(command(&split.abc, &[]).env(CHECK, setting));
+        let key = key_in_name(&split);
+        assert_eq!(attempt(&key), Outcome { status: 0, out: String::new(), err: String::new() });
+        starting(|| install::answers(&split.abc)).unwrap();
+        let another = key.chars().rev().collect::<String>();
+        for other in ["", "0", "1", &key[..31], &format!("{key}0"), &another] {
+            assert_ne!(attempt(other).out, "", "{other:?} is no wish for a check of this program");
         }
         std::fs::remove_file(&split.xyz).unwrap();
-        refused(&attempt("1"), &split.abc, &[split.xyz.to_str().unwrap()]);
+        refused(&attempt(&key), &split.abc, &[split.xyz.to_str().unwrap()]);
+        assert!(matches!(starting(|| install::answers(&split.abc)), Err(Error::NotUsable { .. })));
     }
 }
 
@@ -419,9 +487,9 @@ fn set_id_programs_use_what_root_owns_and_no_audit_object() {
     let nobody = |setting: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&split.abc);
-        run(command.env("TOWA_XIP_CHECK", setting))
+        run(command.env(CHECK, setting))
     };
-    let outcome = nobody("1");
+    let outcome = nobody(&key_in_name(&split));
     if outcome.out.contains("secure 0") {
         return eprintln!("SKIP: set-id bits have no effect here");
     }
@@ -434,7 +502,23 @@ fn set_id_programs_use_what_root_owns_and_no_audit_object() {
     refused(&nobody(""), &split.abc, &[split.xyz.to_str().unwrap(), "not owned by root", "chown root"]);
 }
 
-/// A breakpoint in memory would be mapped over by the loader: until `main` it must be one of the processor's (`hbreak`).
+/// What gdb says of a program when it is told this; nothing if it may not debug here.
+fn gdb(program: &Path, told: &[&str]) -> Option<String> {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
+    for told in told {
+        gdb.args(["-ex", told]);
+    }
+    let outcome = run(gdb.arg(program));
+    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
+        eprintln!("SKIP: no debugging here: {}", outcome.err);
+        return None;
+    }
+    Some(outcome.out + &outcome.err)
+}
+
+/// A breakpoint in memory would be mapped over by the loader: until `main` it must be one of the processor's (`hbreak`). gdb's own for
+/// the arrival of libraries is not there either, for our loader is not ld.so: it has to be told to look at them (`sharedlibrary`).
 #[test]
 fn gdb_stops_where_it_is_told() {
     if !has("gdb") {
@@ -444,18 +528,18 @@ fn gdb_stops_where_it_is_told() {
     let program = place.compile("maps", "cc", MAPS, &["-g"]);
     add_libraries(&place, &program, false);
     let split = place.split(&program, LIBS);
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
-    for told in ["starti", "hbreak main", "continue", "backtrace", "info sharedlibrary", "break show", "continue"] {
-        gdb.args(["-ex", told]);
-    }
-    let outcome = run(gdb.arg(&split.abc));
-    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
-        return eprintln!("SKIP: no debugging here: {}", outcome.err);
-    }
-    let said = outcome.out + &outcome.err;
+    let to_main = ["starti", "hbreak main", "continue", "backtrace", "sharedlibrary"];
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["info sharedlibrary", "break show", "continue"]].concat()) else { return };
     for expected in ["Breakpoint 1, main", "#0  main", "libc.so.6", "ld-linux-x86-64.so.2", "Breakpoint 2, show"] {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
+
+    let program = place.compile("aborts", "cc", ABORTS, &["-g"]);
+    let split = place.split(&program, LIBS);
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["continue", "backtrace"]].concat()) else { return };
+    let frames: Vec<&str> = said.lines().filter(|line| line.starts_with('#')).collect();
+    for expected in ["abort", "give_up", "main"] {
+        assert!(frames.iter().any(|frame| frame.contains(&format!("{expected} ("))), "{expected} is not in {said}");
     }
 }
 

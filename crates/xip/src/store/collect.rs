@@ -195,7 +195,7 @@ fn split_programs_in(folder: &Path, store: &Store) -> Vec<(PathBuf, Key)> {
 }
 
 /// Removes what writers that were stopped have left in `folder`; how many files. One that somebody is writing is none.
-fn collect_unfinished(folder: &Path, dry: bool) -> Result<usize> {
+pub(super) fn collect_unfinished(folder: &Path, dry: bool) -> Result<usize> {
     let mut count = 0;
     let Ok(entries) = fs::read_dir(folder) else { return Ok(0) };
     for path in entries.flatten().map(|entry| entry.path()).filter(|path| is_temporary(path)) {

@@ -297,10 +297,15 @@ fn name_loader(abc: &mut [u8], at: usize, len: usize) {
     }
 }
 
+/// Does what starts a child.
+pub fn starting<T>(what: impl FnOnce() -> T) -> T {
+    let _writing_ended = WRITING.read().unwrap();
+    what()
+}
+
 /// Starts a command.
 pub fn start(command: &mut Command) -> std::io::Result<Child> {
-    let _writing_ended = WRITING.read().unwrap();
-    command.stdin(Stdio::null()).spawn()
+    starting(|| command.stdin(Stdio::null()).spawn())
 }
 
 /// Runs a command, with nothing on its input.
