@@ -116,7 +116,8 @@ def split(tree: pathlib.Path, what: list[str], towa: pathlib.Path, huge: bool) -
     shutil.copy(towa, tree / "towa")
     # /dev is the host's for a moment: towa starts what it has split, with /dev/null as input.
     script = 'mount --rbind /dev "$1/dev" && root=$1 && shift && exec chroot "$root" /towa xip split "$@"'
-    options = ["--store", STORE, "--libs", *(["--huge"] if huge else [])]
+    # Temporary directories may lie on tmpfs; the store goes into an image.
+    options = ["--store", STORE, "--volatile", "--libs", *(["--huge"] if huge else [])]
     done = as_root(["sh", "-c", script, "sh", str(tree), *options, *what])
     (tree / "towa").unlink()
     if done.returncode != 0:

@@ -8,11 +8,11 @@ use anyhow::Error;
 pub const FAILED: u8 = 1;
 /// Options or arguments that cannot be; clap uses the same.
 pub const USAGE: u8 = 2;
-/// The pool is not what it should be.
+/// The pool, store, checkpoint or program is not what it should be.
 pub const DAMAGED: u8 = 3;
-/// Somebody else owns the pool.
+/// Somebody else has it.
 pub const BUSY: u8 = 4;
-/// There is no pool.
+/// It is not there.
 pub const MISSING: u8 = 5;
 /// No space.
 pub const FULL: u8 = 6;
@@ -26,9 +26,12 @@ pub const CODES: [(u8, &str); 9] = [
     (0, "done; for verify: sound"),
     (FAILED, "refused or failed; the message says why"),
     (USAGE, "wrong usage: options or arguments that cannot be"),
-    (DAMAGED, "not a sound pool: damaged, foreign, written by a newer version, or of another door; nothing was changed"),
-    (BUSY, "the pool is in use by another process"),
-    (MISSING, "no such pool"),
+    (
+        DAMAGED,
+        "not sound (a pool, a store, a checkpoint, a split program): damaged, foreign, newer, or of another door; nothing was changed",
+    ),
+    (BUSY, "in use by another process: the pool, the store, the program"),
+    (MISSING, "no such pool, store or checkpoint, or the text of a split program is gone"),
     (FULL, "no space left, on the medium or in the pool"),
     (POISONED, "the pool failed while in use; what was durable is safe, reopen it"),
     (NO_ANSWER, "no server answers at that address, or it stopped answering"),

@@ -1,8 +1,10 @@
 //! `towa xip`: executables in two files.
 
 mod join;
+mod ledger;
 mod look;
 mod model;
+mod place;
 mod plan;
 mod run;
 mod split;
@@ -17,13 +19,16 @@ use crate::failure;
 ///
 /// The text of a program moves to a store; what stays in the program's place has its name, its length, its data, and starts like any
 /// program: from a shell, a script, as the first process. A store on DAX memory is executed in place: text is neither read nor copied, and
-/// takes no DRAM. A store on tmpfs or any other file system works as well.
+/// takes no DRAM. Any other file system works as well; a store on tmpfs is empty after a reboot: that is for `towa xip run`, and for halves
+/// beside whole programs (-o).
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
     after_help = "\
 Examples:
   towa xip split --store /mnt/pmem/text --libs ./server     split a program; its libraries' text is mapped from there, too
+  towa xip split --store /mnt/pmem/text -o ./half ./server  its other half elsewhere, the program as it is
+  towa xip split --store /dev/shm/text --volatile ./scratch on tmpfs, for a program that need not outlast a reboot
   towa xip stat ./server                                    what of it lies where
   towa xip run --store /dev/shm/text gcc -O2 -c big.c       run a program split, without changing it
   towa xip verify /mnt/pmem/text                            every text, every program: sound?
@@ -33,8 +38,8 @@ Examples:
   towa xip plan --budget 64M --trace boot.json              what of it to put on 64 MiB of NVM
   towa xip model                                            the paper's equations and figures
 
-Exit status: as for `towa`; of `run` that of the program, 127 if it is not there and 126 if it cannot be started. A split program whose
-text cannot be found ends with 127, and says which file is not there."
+Exit status: as for `towa`, of several files that of the first failure; of `run` that of the program, 127 if it is not there and 126 if it
+cannot be started. A split program whose text cannot be found ends with 127, and says which file is not there."
 )]
 pub struct XipArgs {
     #[command(subcommand)]

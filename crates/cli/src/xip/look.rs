@@ -44,10 +44,11 @@ pub struct VerifyArgs {
 
 /// `towa xip stat`.
 pub fn stat(args: &StatArgs) -> Result<()> {
-    let store = args.store.as_deref().map(Store::open).transpose()?;
-    let look = |file: &PathBuf| -> Result<Stat> { Ok(stat_of(file, store.as_ref())?) };
-    let found: Result<Vec<Stat>> = args.files.iter().map(look).collect();
-    let found = report::bad_news(args.json, ("file", report::path(&args.files[0])), found)?;
+    let (json, path) = (args.json, report::path);
+    let open = |dir: &PathBuf| report::bad_news(json, ("store", path(dir)), Store::open(dir).map_err(Into::into));
+    let store = args.store.as_ref().map(open).transpose()?;
+    let look = |file: &PathBuf| report::bad_news(json, ("file", path(file)), stat_of(file, store.as_ref()).map_err(Into::into));
+    let found = args.files.iter().map(look).collect::<Result<Vec<Stat>>>()?;
     if args.json {
         return report::json(&found);
     }

@@ -178,11 +178,17 @@ enum Answer {
 
 /// `towa xip model`.
 pub fn run(args: &ModelArgs) -> Result<()> {
-    let answer = answer(args)?;
-    if let Some(path) = &args.html {
-        let place = || format!("{}: the page cannot be written", report::path(path));
-        std::fs::write(path, answer.page()).with_context(place)?;
-    }
+    let compute = || -> Result<Answer> {
+        let answer = answer(args)?;
+        if let Some(path) = &args.html {
+            let place = || format!("{}: the page cannot be written", report::path(path));
+            std::fs::write(path, answer.page()).with_context(place)?;
+        }
+        Ok(answer)
+    };
+    let preset = args.preset.as_ref().and_then(Preset::to_possible_value);
+    let begun = preset.map_or("paper".into(), |preset| preset.get_name().to_owned());
+    let answer = report::bad_news(args.json, ("preset", begun), compute())?;
     if args.json { report::json(&answer) } else { report::print(&answer.text()) }
 }
 

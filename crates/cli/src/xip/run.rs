@@ -1,7 +1,8 @@
 //! `towa xip run`: a program split, without changing it.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,8 @@ use crate::report;
 /// Run a program with its text in a store, without changing the program.
 ///
 /// Its other half is made in the store, once, and used again until the program changes or `towa xip gc` removes it. Programs that look for files beside themselves do
-/// not find them this way: split those in their place.
+/// not find them this way: split those in their place. A program that runs with more rights than its user's (set-user-id, set-group-id, file
+/// capabilities) runs whole, and so does one whose other half cannot be made.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Directory of the texts; made if it is not there.
@@ -42,9 +44,8 @@ const NOT_STARTED: u8 = 126;
 pub fn run(args: &RunArgs) -> Result<()> {
     let name = &args.program[0];
     let path = find(name).ok_or_else(|| failure::coded(NOT_FOUND, format!("{}: no such program", name.display())))?;
-    let store = Store::open_or_create(&args.store)?;
-    let split = match prepare(&store, &path, &args.how) {
-        Err(error) if matches!(error.downcast_ref(), Some(towa_xip::Error::Unfit { .. })) => {
+    let split = match half(args, &path) {
+        Err(error) if is_no_reason_not_to_run(&error) => {
             report::say(&format!("{}; it runs whole", failure::message(&error)));
             path
         }
@@ -54,34 +55,83 @@ pub fn run(args: &RunArgs) -> Result<()> {
     Err(failure::coded(NOT_STARTED, format!("{}: cannot be started: {error}", split.display())))
 }
 
+/// The program is no worse off whole: it has no other half, or nobody can make one now.
+fn is_no_reason_not_to_run(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(towa_xip::Error::Unfit { .. })) || is_forbidden(error)
+}
+
+/// This user must not write there, nobody can, or others do all the time.
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    if matches!(error.downcast_ref(), Some(towa_xip::Error::Busy { .. })) {
+        return true;
+    }
+    let kind = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))
+}
+
 /// The program's other half, made if it is not there.
-fn prepare(store: &Store, path: &Path, how: &HowArgs) -> Result<PathBuf> {
+fn half(args: &RunArgs, path: &Path) -> Result<PathBuf> {
     let path = fs::canonicalize(path).with_context(|| format!("{}: finding", path.display()))?;
     let about = fs::metadata(&path).with_context(|| format!("{}: looking at", path.display()))?;
-    // Another program, a changed one, or one split in another way has another folder.
-    let identity = format!("{}-{}-{}-{}.{}-{how:?}", about.dev(), about.ino(), about.len(), about.ctime(), about.ctime_nsec());
-    let folder = store.path().join("run").join(hex(&key_of(identity.as_bytes())[..16]));
-    let split = folder.join(path.file_name().unwrap_or_default());
-    if split.exists() && fs::read(&split).is_ok_and(|abc| has_its_text(store, &abc)) {
-        return Ok(split);
+    if let Some(rights) = privilege(&path, &about) {
+        // A copy of it would keep those rights when the program itself has lost them, by an upgrade.
+        let why = format!("{rights}, of which no copy is made");
+        return Err(towa_xip::Error::Unfit { path, why }.into());
     }
-    fs::create_dir_all(&folder).with_context(|| format!("{}: making", folder.display()))?;
-    for made in [&folder, &store.path().join("run")] {
+    // Another program, a changed one, or one split in another way has another folder.
+    let identity =
+        format!("{}-{}-{}-{}.{}-{:?}", about.dev(), about.ino(), about.len(), about.ctime(), about.ctime_nsec(), args.how);
+    let folder = Path::new("run").join(hex(&key_of(identity.as_bytes())[..16]));
+    let place = folder.join(path.file_name().unwrap_or_default());
+    let made = |store: &Store| Some(store.path().join(&place)).filter(|half| has_its_text(store, half));
+    let store = match Store::open_or_create(&args.store) {
+        Ok(store) => store,
+        Err(error) => {
+            // Who may not write to a store, and a safe one it is, can run what others made there.
+            let error = error.into();
+            let found = || Store::open(&args.store).ok().as_ref().and_then(made);
+            return is_forbidden(&error).then(found).flatten().ok_or(error);
+        }
+    };
+    if let Some(half) = made(&store) {
+        return Ok(half);
+    }
+    make(&store, &path, &store.path().join(place), &args.how)
+}
+
+/// What it may do that its user may not.
+fn privilege(path: &Path, about: &fs::Metadata) -> Option<&'static str> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: both names end with a zero byte; with a length of zero nothing is written.
+    let capabilities = unsafe { libc::getxattr(name.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) } > 0;
+    match about.mode() {
+        mode if mode & 0o4000 != 0 => Some("it is set-user-id"),
+        mode if mode & 0o2000 != 0 => Some("it is set-group-id"),
+        _ => capabilities.then_some("it has file capabilities"),
+    }
+}
+
+/// Makes the other half of the program at `path`.
+fn make(store: &Store, path: &Path, split: &Path, how: &HowArgs) -> Result<PathBuf> {
+    let folder = split.parent().unwrap_or(store.path());
+    fs::create_dir_all(folder).with_context(|| format!("{}: making", folder.display()))?;
+    for made in [folder, &store.path().join("run")] {
         fs::set_permissions(made, fs::Permissions::from_mode(0o755)).with_context(|| format!("{}: permissions", made.display()))?;
     }
     if how.libs {
-        for (library, done) in put_libraries(store, &path, how.how()) {
+        for (library, done) in put_libraries(store, path, how.how()) {
             if let Err(error) = done {
                 log::info!("{}: keeps its own text: {error}", library.display());
             }
         }
     }
-    install::split(store, &path, Some(&split), how.how())?;
-    Ok(split)
+    install::split(store, path, Some(split), how.how())?;
+    Ok(split.to_owned())
 }
 
-fn has_its_text(store: &Store, abc: &[u8]) -> bool {
-    AbcHead::find(abc).is_ok_and(|head| store.text(&head.record.key).is_ok())
+fn has_its_text(store: &Store, half: &Path) -> bool {
+    let abc = fs::read(half).unwrap_or_default();
+    AbcHead::find(&abc).is_ok_and(|head| store.text(&head.record.key).is_ok())
 }
 
 /// As a shell finds it.

@@ -1,10 +1,9 @@
 //! `towa xip split`.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use towa_xip::elf::Kind;
@@ -13,7 +12,9 @@ use towa_xip::needed;
 use towa_xip::split::Options;
 use towa_xip::store::Store;
 
-use crate::progress::Progress;
+use super::ledger::Ledger;
+use super::place;
+use crate::failure;
 use crate::report::{self, bytes};
 
 /// How text is split off; of `split` and `run`.
@@ -44,7 +45,8 @@ impl HowArgs {
 /// Move the text of programs and libraries to a store.
 ///
 /// A program is replaced at once by its other half, which starts as before; `towa xip join` undoes it. A library stays as it is, and split
-/// programs map its text from the store. In a directory everything that can be split is; what cannot is told, and is no failure.
+/// programs map its text from the store. In a directory everything that can be split is; what cannot is told, and is no failure, unless
+/// nothing can be, or a program would not have started. A file that is named and cannot be split is as it was; the others are split.
 ///
 /// Debuggers: `starti`, `hbreak main`, `continue`, then as ever. Give `towa xip join -o` to what reads text from the file (core dumps, `strip`).
 #[derive(Debug, Args)]
@@ -60,6 +62,12 @@ pub struct SplitArgs {
     /// Leave the program as it is, and make its other half OUT.
     #[arg(long, short, value_name = "OUT")]
     output: Option<PathBuf>,
+    /// Replace OUT whatever it is; without it only what is empty or a split program.
+    #[arg(long, requires = "output")]
+    force: bool,
+    /// Split programs in their place though the store is on tmpfs: a reboot loses their text, and with it the programs.
+    #[arg(long)]
+    volatile: bool,
     /// Report as JSON.
     #[arg(long)]
     json: bool,
@@ -79,46 +87,48 @@ struct Line {
 
 /// `towa xip split`.
 pub fn run(args: &SplitArgs) -> Result<()> {
-    let lines = report::bad_news(args.json, ("store", report::path(&args.store)), split_all(args))?;
-    if args.json {
-        report::json(&lines)?;
-    } else {
-        lines.iter().try_for_each(|line| report::print(&format!("{line}\n")))?;
-        if lines.len() > 1 {
-            report::print(&summary(&lines))?;
+    let mut ledger = Ledger::new(args.json);
+    if let Err(error) = split_all(args, &mut ledger) {
+        ledger.fail(error);
+    }
+    if !args.json && ledger.lines().len() > 1 {
+        report::print(&summary(ledger.lines()))?;
+    }
+    ledger.close(("store", report::path(&args.store)))
+}
+
+fn split_all(args: &SplitArgs, ledger: &mut Ledger<Line>) -> Result<()> {
+    if let Some(out) = &args.output {
+        place::check_output(out, &args.files, args.force)?;
+    }
+    let is_same =
+        |out: &PathBuf| fs::canonicalize(out).is_ok_and(|out| fs::canonicalize(&args.files[0]).is_ok_and(|file| out == file));
+    if !args.volatile && args.output.as_ref().is_none_or(is_same) {
+        place::check_lasting(&args.store, &args.files)?;
+    }
+    let store = Store::open_or_create(&args.store)?;
+    for file in &args.files {
+        let done = if file.is_dir() { split_dir(&store, file, args, ledger) } else { split_one(&store, file, args, ledger) };
+        match done {
+            Err(error) if is_about_a_file(&error, &store) => {
+                if args.files.len() > 1 {
+                    ledger.write(Line::refused(file, &error))?;
+                }
+                ledger.fail(error);
+            }
+            other => other?,
         }
     }
     Ok(())
 }
 
-fn split_all(args: &SplitArgs) -> Result<Vec<Line>> {
-    let store = Store::open_or_create(&args.store)?;
-    if args.output.is_some() {
-        anyhow::ensure!(
-            args.files.len() == 1 && !args.files[0].is_dir(),
-            "-o is for one program; {} files are given",
-            args.files.len()
-        );
-    }
-    let mut lines = Vec::new();
-    for file in &args.files {
-        if file.is_dir() {
-            split_dir(&store, file, args, &mut lines)?;
-        } else {
-            split_one(&store, file, args, &mut lines)?;
-        }
-    }
-    Ok(lines)
-}
-
-fn split_one(store: &Store, file: &Path, args: &SplitArgs, lines: &mut Vec<Line>) -> Result<()> {
+fn split_one(store: &Store, file: &Path, args: &SplitArgs, ledger: &mut Ledger<Line>) -> Result<()> {
     let mut notes = Vec::new();
     if args.how.libs {
-        notes = split_libraries(store, file, args.how.how(), lines);
+        notes = split_libraries(store, file, args.how.how(), ledger)?;
     }
     let done = install::split(store, file, args.output.as_deref(), args.how.how())?;
-    lines.push(Line::of(done, notes));
-    Ok(())
+    ledger.write(Line::of(done, notes))
 }
 
 /// Puts the texts of a program's libraries into the store; gives what could not be, which is no reason not to split the program.
@@ -130,58 +140,51 @@ pub fn put_libraries(store: &Store, program: &Path, how: How) -> Vec<(PathBuf, t
     libraries.into_iter().map(|library| (library.clone(), install::split(store, &library, None, how))).collect()
 }
 
-fn split_libraries(store: &Store, program: &Path, how: How, lines: &mut Vec<Line>) -> Vec<String> {
+fn split_libraries(store: &Store, program: &Path, how: How, ledger: &mut Ledger<Line>) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for (library, done) in put_libraries(store, program, how) {
         match done {
-            Ok(_) if lines.iter().any(|line| line.path == report::path(&library)) => {}
-            Ok(done) => lines.push(Line::of(done, Vec::new())),
+            Ok(_) if ledger.lines().iter().any(|line| line.path == report::path(&library)) => {}
+            Ok(done) => ledger.write(Line::of(done, Vec::new()))?,
             Err(error) => notes.push(format!("a library keeps its own text: {error}")),
         }
     }
-    notes
+    Ok(notes)
 }
 
-fn split_dir(store: &Store, dir: &Path, args: &SplitArgs, lines: &mut Vec<Line>) -> Result<()> {
+/// Everything in `dir` that can be split. What cannot is no failure; that something which can does not start is one, and that there is nothing.
+fn split_dir(store: &Store, dir: &Path, args: &SplitArgs, ledger: &mut Ledger<Line>) -> Result<()> {
     let mut files = Vec::new();
-    elf_files(dir, &mut files).with_context(|| format!("{}: looking for programs", dir.display()))?;
-    let bar = Progress::count("splitting");
-    let count = files.len() as u64;
-    for (index, file) in files.iter().enumerate() {
-        bar.at(index as u64, count);
-        match split_one(store, file, args, lines) {
-            Ok(()) => {}
-            Err(error) if is_about_the_file(&error) => lines.push(Line::refused(file, &error)),
+    place::elf_files(dir, &mut files).map_err(towa_xip::Error::io(dir, "looking for programs"))?;
+    let (mut split, mut broken) = (0, 0);
+    for file in &files {
+        match split_one(store, file, args, ledger) {
+            Ok(()) => split += 1,
+            Err(error) if is_about_a_file(&error, store) => {
+                ledger.write(Line::refused(file, &error))?;
+                if matches!(error.downcast_ref(), Some(towa_xip::Error::NotUsable { .. })) {
+                    broken += 1;
+                    ledger.fail(failure::coded(failure::FAILED, failure::message(&error)));
+                }
+            }
             Err(error) => return Err(error),
         }
+    }
+    if split + broken == 0 {
+        let what = if files.is_empty() { "there is no program and no library in it" } else { "nothing in it could be split" };
+        ledger.fail(failure::coded(failure::FAILED, format!("{}: {what}", dir.display())));
     }
     Ok(())
 }
 
 /// Whether the next file may fare better.
-fn is_about_the_file(error: &anyhow::Error) -> bool {
+fn is_about_a_file(error: &anyhow::Error, store: &Store) -> bool {
     use towa_xip::Error::*;
-    matches!(error.downcast_ref(), Some(Unfit { .. } | Unsafe { .. } | Busy { .. } | NotUsable { .. } | Io { .. }))
-}
-
-/// Files below `dir` that begin like ELF, by name; links are not followed.
-fn elf_files(dir: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    let mut entries = fs::read_dir(dir)?.collect::<std::io::Result<Vec<_>>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let kind = entry.file_type()?;
-        let path = entry.path();
-        if kind.is_dir() {
-            elf_files(&path, into)?;
-        } else if kind.is_file() {
-            let mut first = [0; 4];
-            let read = fs::File::open(&path).and_then(|mut file| file.read_exact(&mut first));
-            if read.is_ok() && first == *b"\x7fELF" {
-                into.push(path);
-            }
-        }
+    match error.downcast_ref() {
+        Some(Unfit { .. } | Unsafe { .. } | NotUsable { .. }) => true,
+        Some(Busy { path } | Io { path, .. }) => !path.starts_with(store.path()),
+        _ => false,
     }
-    Ok(())
 }
 
 fn summary(lines: &[Line]) -> String {
@@ -217,7 +220,7 @@ impl Line {
             mapped_bytes: 0,
             file_bytes: fs::metadata(path).map_or(0, |about| about.len()),
             notes: Vec::new(),
-            not_split: Some(crate::failure::message(error)),
+            not_split: Some(failure::message(error)),
         }
     }
 }
