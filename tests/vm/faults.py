@@ -112,6 +112,8 @@ class Files:
         self.split = {origin for text, origin in texts.items() if (tree / text.lstrip("/")).exists()}
         programs = [f"/{path.relative_to(originals)}" for path in originals.glob("usr/*bin/*") if path.is_file()]
         self.whole = {os.path.basename(path) for path in programs if path not in self.split}
+        # Split, but their libraries keep their own text: they have much thread-local storage (see docs/xip.md).
+        self.own_libraries = {os.path.basename(path) for path in programs if path in self.split and not takes_libraries(tree / path.lstrip("/"))}
         self.text_pages: dict[str, list] = {}
         self.data_pages: dict[str, list] = {}
 
@@ -155,6 +157,13 @@ class Files:
         if text and file[0] == "root" and path in self.split and not library:
             return "record"
         return ("library " if library else "program ") + ("text" if text else "data")
+
+
+def takes_libraries(split_program: pathlib.Path) -> bool:
+    """Whether its record says that the text of its libraries may come from the store (docs/format.md, ABC)."""
+    content = split_program.read_bytes()
+    at = next((at for at in range(0, len(content), PAGE) if content.startswith(b"TOWAABC1", at)), None)
+    return at is not None and struct.unpack_from("<I", content, at + 12)[0] & 1 == 1
 
 
 def text_ranges(path: pathlib.Path):
@@ -212,7 +221,8 @@ def count(trace: Trace, files: Files) -> Counts:
         (counts.major if fault.major else counts.minor)[kind] += 1
         path = files.origin(fault.file, trace.names)
         astray = kind == "record" and not files.on_disk(path, fault.page)
-        if astray or kind.endswith(" text") and fault.file[0] == "root" and fault.comm not in files.whole:
+        exempt = fault.comm in files.whole or kind == "library text" and fault.comm in files.own_libraries
+        if astray or kind.endswith(" text") and fault.file[0] == "root" and not exempt:
             counts.text_from_disk.append((fault.comm, path, fault.page))
         if kind in CLASSES[:4]:
             touched.add((kind, path, fault.page))
