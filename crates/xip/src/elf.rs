@@ -116,6 +116,9 @@ impl Elf {
         check_segments(&segments, bytes.len() as u64)?;
         let dynamic = dynamic(&segments, bytes, endian)?;
         let headers_at = header.e_phoff(endian);
+        if headers_at < size_of::<Header>() as u64 {
+            return Err("damaged: its program headers lie in its file header".into());
+        }
         Ok(Elf {
             kind: kind(header.e_type(endian), &segments, &dynamic)?,
             headers_at,
@@ -281,4 +284,19 @@ fn relation(header: &Header, bytes: &[u8], endian: LE) -> Vec<Stretch> {
 pub fn stretch(bytes: &[u8], at: u64, len: u64) -> Option<&[u8]> {
     let end = at.checked_add(len)?;
     bytes.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_headers_within_the_file_header_is_refused() {
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(Elf::read(&bytes).is_ok());
+        for at in 0..64u64 {
+            bytes[32..40].copy_from_slice(&at.to_le_bytes());
+            assert!(Elf::read(&bytes).is_err(), "at {at}");
+        }
+    }
 }

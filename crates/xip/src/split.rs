@@ -99,7 +99,8 @@ fn abc(original: &[u8], elf: &Elf, layout: &Layout, record_at: u64, name: &AbcNa
     abc[page..page + size_of::<AbcRecord>()].copy_from_slice(bytemuck::bytes_of(&record));
     abc[page + PATH_AT as usize..][..path.len()].copy_from_slice(&path);
     mark_headers(&mut abc, elf, layout, record_at + PATH_AT, path.len() as u64 + 1, name.options.huge);
-    Ok(abc)
+    // A table of headers that describes itself, or what else no linker makes, is not to be found out when the program is started.
+    AbcHead::find(&abc).map(|_| abc).map_err(|why| format!("its headers cannot be changed as they must be: {why}"))
 }
 
 /// Text segments get the mark; the interpreter's path is read from `path_at`, and ld.so's stays where it is in memory.
