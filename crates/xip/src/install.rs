@@ -85,8 +85,24 @@ impl Source {
 
     /// Whether it runs with more rights than those of who starts it.
     fn is_privileged(&self) -> bool {
-        self.metadata.mode() & 0o6000 != 0 || fgetxattr(&self.file, "security.capability", &mut [0u8; 256]).is_ok()
+        rights(&self.file, &self.metadata).is_some()
     }
+}
+
+fn rights(file: &File, metadata: &fs::Metadata) -> Option<&'static str> {
+    match metadata.mode() {
+        mode if mode & 0o4000 != 0 => Some("it is set-user-id"),
+        mode if mode & 0o2000 != 0 => Some("it is set-group-id"),
+        _ => fgetxattr(file, "security.capability", &mut [0u8; 256]).is_ok().then_some("it has file capabilities"),
+    }
+}
+
+/// By what the program at `path` runs with more rights than those of who starts it, if it does.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn rights_of(path: &Path) -> Result<Option<&'static str>> {
+    file::open(path).map(|(file, metadata)| rights(&file, &metadata))
 }
 
 /// Splits the program at `path`, or, if `out` is given, makes its ABC there; a library's text is put into the store, and the library is as it was.
@@ -108,8 +124,10 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
     options.libs &= hindrance.is_none();
     let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), options).map_err(unfit)?;
+    let mut place = source.path.clone();
     if halves.abc.is_some() {
         check_program(store, &source)?;
+        place = place_for(&source, out)?;
     } else {
         if out.is_some() {
             return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display())));
@@ -121,7 +139,7 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     }
     let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
     let mut done = Done {
-        path: source.path.clone(),
+        path: place,
         kind: halves.kind,
         text,
         mapped: halves.layout.mapped_len(),
@@ -131,7 +149,6 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     match &halves.abc {
         None => writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?,
         Some(abc) => {
-            done.path = place_for(&source, out)?;
             check_halves(store, &halves, abc, &source)?;
             writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
             let keeps_rights = out.is_none();
@@ -316,7 +333,7 @@ pub fn join(path: &Path, out: Option<&Path>, store: Option<&Path>) -> Result<Pat
         && source.metadata.nlink() == 1
         && let Ok(writing) = store.write()
     {
-        writing.forget(&source.path)?;
+        writing.leave(&source.path)?;
     }
     Ok(to)
 }

@@ -1,6 +1,6 @@
 //! `towa xip run`: a program split, without changing it.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -73,7 +73,7 @@ fn is_forbidden(error: &anyhow::Error) -> bool {
 fn half(args: &RunArgs, path: &Path) -> Result<PathBuf> {
     let path = fs::canonicalize(path).with_context(|| format!("{}: finding", path.display()))?;
     let about = fs::metadata(&path).with_context(|| format!("{}: looking at", path.display()))?;
-    if let Some(rights) = privilege(&path, &about) {
+    if let Some(rights) = install::rights_of(&path)? {
         // A copy of it would keep those rights when the program itself has lost them, by an upgrade.
         let why = format!("{rights}, of which no copy is made");
         return Err(towa_xip::Error::Unfit { path, why }.into());
@@ -97,18 +97,6 @@ fn half(args: &RunArgs, path: &Path) -> Result<PathBuf> {
         return Ok(half);
     }
     make(&store, &path, &store.path().join(place), &args.how)
-}
-
-/// What it may do that its user may not.
-fn privilege(path: &Path, about: &fs::Metadata) -> Option<&'static str> {
-    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: both names end with a zero byte; with a length of zero nothing is written.
-    let capabilities = unsafe { libc::getxattr(name.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) } > 0;
-    match about.mode() {
-        mode if mode & 0o4000 != 0 => Some("it is set-user-id"),
-        mode if mode & 0o2000 != 0 => Some("it is set-group-id"),
-        _ => capabilities.then_some("it has file capabilities"),
-    }
 }
 
 /// Makes the other half of the program at `path`.

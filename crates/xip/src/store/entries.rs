@@ -156,12 +156,17 @@ impl Writing<'_> {
         self.put(&at, &entry.to_json(), 0o644)
     }
 
-    /// Forgets a file whose text is of no use any more; and first removes what earlier writers have left beside it, for it is by entries that
-    /// `gc` finds that.
-    pub fn forget(&self, path: &Path) -> Result<()> {
+    /// Forgets a file that is whole again; and first removes what earlier writers have left beside it, for it is by entries that `gc`
+    /// finds that.
+    pub fn leave(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             super::collect::collect_unfinished(folder, false)?;
         }
+        self.forget(path)
+    }
+
+    /// Forgets a file whose text is of no use any more.
+    pub fn forget(&self, path: &Path) -> Result<()> {
         let at = self.store.entry_path(path);
         match fs::remove_file(&at) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
