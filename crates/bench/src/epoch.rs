@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::recovery::{self, Children};
 use crate::report::{MediumDetail, Report, SCHEMA, Settings, units};
 use crate::store::VALUE_BYTES;
+use crate::targets::verdict;
 use crate::workload::Workload;
 use crate::{html, serving, table, targets};
 
@@ -227,14 +228,7 @@ pub fn run(args: EpochBenchArgs) -> Result<()> {
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
     output::write(&report, args.json.as_deref(), args.html.as_deref(), html::page, table::render)?;
-    if !broken.is_empty() {
-        bail!("{}", broken.join("; "));
-    }
-    let missed = report.targets.iter().filter(|t| t.met == Some(false)).count();
-    if args.check && missed > 0 {
-        bail!("{missed} target(s) missed; see the list above");
-    }
-    Ok(())
+    verdict(&broken, &report.targets, args.check)
 }
 
 fn empty_report(args: &EpochBenchArgs, medium_detail: MediumDetail) -> Report {

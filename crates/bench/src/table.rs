@@ -74,6 +74,21 @@ pub(crate) fn columns(out: &mut String, left: usize, rows: &[Vec<String>]) {
     out.push('\n');
 }
 
+/// A title and its table, if there is something to tell.
+pub(crate) fn part<T, const N: usize>(
+    out: &mut String,
+    title: &str,
+    heads: [&str; N],
+    left: usize,
+    all: &[T],
+    cells: fn(&T) -> Vec<String>,
+) {
+    if !all.is_empty() {
+        let _ = writeln!(out, "{title}");
+        columns(out, left, &std::iter::once(row(heads)).chain(all.iter().map(cells)).collect::<Vec<_>>());
+    }
+}
+
 pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }

@@ -1,6 +1,7 @@
 //! What must hold for speed, and whether the run found it so. Judged here and nowhere else: the table, the JSON and the page
 //! show these.
 
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use crate::report::{Report, WorkloadReport};
@@ -73,6 +74,21 @@ const RATIOS: [(&str, f64); 5] =
 const WINDOW_SLACK_POINTS: f64 = 0.2;
 /// Heap size of the restart target, in MiB.
 const RESTART_HEAP_MB: u64 = 2048;
+
+/// How a run ends: with an error if a section broke, or, if `check`, if a target was missed.
+///
+/// # Errors
+/// What broke; how many were missed.
+pub(crate) fn verdict(broken: &[String], targets: &[Target], check: bool) -> Result<()> {
+    if !broken.is_empty() {
+        bail!("{}", broken.join("; "));
+    }
+    let missed = targets.iter().filter(|t| t.met == Some(false)).count();
+    if check && missed > 0 {
+        bail!("{missed} target(s) missed; see the list above");
+    }
+    Ok(())
+}
 
 /// Judges a report.
 pub fn judge(report: &Report) -> Vec<Target> {

@@ -23,6 +23,7 @@ use crate::cleanup::{Scratch, watch_signals};
 use crate::machine::{CpuTimes, Machine, date_utc, memory_available_mb};
 use crate::output;
 use crate::progress::Progress;
+use crate::targets::verdict;
 
 pub mod board;
 pub mod criu;
@@ -177,14 +178,7 @@ pub fn run(args: SnapBenchArgs) -> Result<()> {
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
     output::write(&report, args.json.as_deref(), args.html.as_deref(), page::page, table::render)?;
-    if !broken.is_empty() {
-        bail!("{}", broken.join("; "));
-    }
-    let missed = report.targets.iter().filter(|t| t.met == Some(false)).count();
-    if args.check && missed > 0 {
-        bail!("{missed} target(s) missed; see the list above");
-    }
-    Ok(())
+    verdict(&broken, &report.targets, args.check)
 }
 
 fn empty_report(args: &SnapBenchArgs, dir: &Path) -> Result<SnapReport> {

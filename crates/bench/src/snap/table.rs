@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{BreakdownUs, CriuRow, DeferredRow, PauseRow, RestartRow, SnapReport, SpaceRow};
-use crate::table::{columns, notes, opt, row, targets};
+use crate::table::{columns, notes, opt, part, targets};
 
 /// Heads of [`pause`].
 pub const PAUSE: [&str; 14] = [
@@ -103,14 +103,6 @@ pub const CRIU: [&str; 5] = ["MiB", "seen pause ms", "frozen, it says", "dump ms
 pub fn criu(r: &CriuRow) -> Vec<String> {
     let ms = |v: f64| format!("{v:.1}");
     vec![r.mb.to_string(), ms(r.pause_ms), opt(r.frozen_ms, ms), ms(r.total_ms), ms(r.first_instruction_ms)]
-}
-
-/// A title and its table, if there is something to tell.
-fn part<T, const N: usize>(out: &mut String, title: &str, heads: [&str; N], left: usize, all: &[T], cells: fn(&T) -> Vec<String>) {
-    if !all.is_empty() {
-        let _ = writeln!(out, "{title}");
-        columns(out, left, &std::iter::once(row(heads)).chain(all.iter().map(cells)).collect::<Vec<_>>());
-    }
 }
 
 /// The whole report.

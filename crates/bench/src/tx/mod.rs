@@ -13,13 +13,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::cleanup::{Scratch, watch_signals};
 use crate::machine::{CpuTimes, Machine, date_utc};
 use crate::output;
 use crate::progress::Progress;
+use crate::targets::verdict;
 
 pub mod contenders;
 mod durable;
@@ -142,14 +143,7 @@ pub fn run(args: TxBenchArgs) -> Result<()> {
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
     output::write(&report, args.json.as_deref(), args.html.as_deref(), page::page, table::render)?;
-    if !broken.is_empty() {
-        bail!("{}", broken.join("; "));
-    }
-    let missed = report.targets.iter().filter(|t| t.met == Some(false)).count();
-    if args.check && missed > 0 {
-        bail!("{missed} target(s) missed; see the list above");
-    }
-    Ok(())
+    verdict(&broken, &report.targets, args.check)
 }
 
 fn empty_report(args: &TxBenchArgs) -> TxReport {

@@ -14,7 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::cleanup::{Scratch, watch_signals};
@@ -22,6 +22,7 @@ use crate::machine::{CpuTimes, Machine, date_utc};
 use crate::output;
 use crate::progress::Progress;
 use crate::snap::system;
+use crate::targets::verdict;
 
 pub mod bench;
 pub mod exec;
@@ -146,14 +147,7 @@ pub fn run(args: XipBenchArgs) -> Result<()> {
     report.took_s = progress.seconds();
     report.targets = targets::judge(&report);
     output::write(&report, args.json.as_deref(), args.html.as_deref(), page::page, table::render)?;
-    if !broken.is_empty() {
-        bail!("{}", broken.join("; "));
-    }
-    let missed = report.targets.iter().filter(|t| t.met == Some(false)).count();
-    if args.check && missed > 0 {
-        bail!("{missed} target(s) missed; see the list above");
-    }
-    Ok(())
+    verdict(&broken, &report.targets, args.check)
 }
 
 fn empty_report(args: &XipBenchArgs, nvm: &Path) -> Result<XipReport> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{ExecRow, ModelFit, Predicted, Row, SharingRow, XipReport};
-use crate::table::{columns, notes, opt, row, targets};
+use crate::table::{notes, opt, part, targets};
 
 /// Heads of [`matrix`].
 pub const MATRIX: [&str; 13] = [
@@ -105,14 +105,6 @@ pub const PREDICTED: [&str; 6] = ["program", "layout", "cache", "wall ms", "mode
 /// One row as text.
 pub fn predicted(r: &Predicted) -> Vec<String> {
     vec![r.program.clone(), r.layout.clone(), r.cache.into(), ms(r.wall_ms), ms(r.model_ms), ms(r.error_pct)]
-}
-
-/// A title and its table, if there is something to tell.
-fn part<T, const N: usize>(out: &mut String, title: &str, heads: [&str; N], left: usize, all: &[T], cells: fn(&T) -> Vec<String>) {
-    if !all.is_empty() {
-        let _ = writeln!(out, "{title}");
-        columns(out, left, &std::iter::once(row(heads)).chain(all.iter().map(cells)).collect::<Vec<_>>());
-    }
 }
 
 /// The whole report.
