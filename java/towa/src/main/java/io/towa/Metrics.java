@@ -1,0 +1,14 @@
+package io.towa;
+
+/**
+ * What the pool holds and has done since it was opened, but for counts of stores and promotions, which are since the JVM's start.
+ *
+ * @param objects durable objects
+ * @param usedBytes bytes of the pool in use, in segments of 4096
+ * @param promoted objects that became durable
+ * @param stores stores that reached a replica
+ * @param skipped references left out because their object cannot be durable
+ * @param collections cycles of the collector
+ * @param recoverySeconds how long the last opening took to bring the objects back
+ */
+public record Metrics(long objects, long usedBytes, long promoted, long stores, long skipped, long collections, double recoverySeconds) {}

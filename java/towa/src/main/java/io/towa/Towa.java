@@ -1,0 +1,108 @@
+package io.towa;
+
+import io.towa.graph.Checker;
+import io.towa.graph.Collector;
+import io.towa.graph.DurableGraph;
+import io.towa.graph.Replicas;
+import io.towa.medium.Nvm;
+import io.towa.pool.UndoLog;
+import java.nio.file.Path;
+
+/**
+ * Durable objects: what is reachable from a static field marked {@link DurableRoot} survives the process.
+ *
+ * <pre>{@code
+ *   @DurableRoot static Map<String, Order> orders;
+ *
+ *   Towa.open(Path.of("orders.towa"));      // orders is as it was, or as the program set it
+ *   orders.put("a-1", new Order(...));      // durable when the statement ends
+ * }</pre>
+ *
+ * <p>Needs the agent: {@code java -javaagent:towa.jar ...}. Stores to durable objects become durable in program order, and in
+ * happens-before order between threads; reads cost nothing. One pool is open at a time. Source: RBP.
+ */
+public final class Towa {
+    private Towa() {}
+
+    /** Opens the pool at {@code file}, made if there is none; the durable roots get the values that it holds. */
+    public static void open(Path file) {
+        open(file, TowaOptions.DEFAULT);
+    }
+
+    /**
+     * As {@link #open(Path)}.
+     *
+     * @throws PoolException the file cannot be opened, and is as it was; its {@link PoolException#reason} says why
+     * @throws NotDurableException a root's present value cannot be durable
+     */
+    public static void open(Path file, TowaOptions options) {
+        DurableGraph.open(file, options);
+    }
+
+    public static boolean isOpen() {
+        return DurableGraph.active();
+    }
+
+    /** Ends durability: the objects stay as ordinary ones. What was stored before is in the file. */
+    public static void close() {
+        DurableGraph.close();
+    }
+
+    /** With {@link Durability#POWER}: returns when all that happened before is in the file and survives the loss of power. Else makes the kernel write back the file. */
+    public static void sync() {
+        requireOpen();
+        DurableGraph.sync();
+    }
+
+    /**
+     * Runs {@code writes}; after a crash either all of its stores to durable objects are there, or none. If it throws, what it stored stays. Sections
+     * run one at a time; a lock that a section takes must not be released inside it.
+     */
+    public static void atomically(Runnable writes) {
+        requireOpen();
+        UndoLog.run(writes);
+    }
+
+    public static boolean isDurable(Object o) {
+        return o != null && DurableGraph.active() && Replicas.durable(o);
+    }
+
+    /**
+     * Compares every durable object with its replica. Nothing may store to them meanwhile.
+     *
+     * @return what differs, in words; empty if nothing does
+     */
+    public static java.util.List<String> verify() {
+        requireOpen();
+        return Checker.check();
+    }
+
+    /** Frees the replicas of objects that are no longer reachable from a durable root. Runs by itself when enough was allocated. */
+    public static void collect() {
+        requireOpen();
+        Collector.collect();
+    }
+
+    public static Metrics metrics() {
+        return DurableGraph.metrics();
+    }
+
+    /** What a store that has ended survives, with the pool that is open. */
+    public static String guarantee() {
+        requireOpen();
+        switch (Nvm.medium()) {
+            case Nvm.DAX:
+                return "strict; process-safe and power-safe (DAX memory)";
+            case Nvm.PRIVATE:
+                return "buffered: process-safe and power-safe as of the last commit";
+            default:
+                return "strict; process-safe (the kernel's page cache has it)";
+        }
+    }
+
+    private static void requireOpen() {
+        if (!DurableGraph.active()) {
+            throw new TowaException("no pool is open: call Towa.open first");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+package io.towa;
+
+import java.time.Duration;
+import java.util.Map;
+
+/**
+ * How a pool is opened. {@link #DEFAULT}, changed by the {@code with} methods.
+ *
+ * @param capacity the most bytes the file may get; 0: as it was made, or for a new one 4 times the JVM's largest heap (at least 1 GiB). A
+ *     pool can be opened with a greater one later
+ * @param durability what the pool survives
+ * @param interval with {@link Durability#POWER}: between two commits
+ * @param skipsNotDurable what cannot be durable is left out (null in the pool) and counted, instead of {@link NotDurableException}
+ * @param renamed for classes that were renamed: the old binary name to the new one
+ * @param loader finds the classes of the pool; null: the thread's context class loader
+ */
+public record TowaOptions(long capacity, Durability durability, Duration interval, boolean skipsNotDurable, Map<String, String> renamed,
+    ClassLoader loader) {
+    /** Strict and process-safe (power-safe on DAX), capacity by the heap, exceptions for what cannot be durable. */
+    public static final TowaOptions DEFAULT = new TowaOptions(0, Durability.PROCESS, Duration.ofMillis(100), false, Map.of(), null);
+
+    public TowaOptions {
+        if (capacity < 0 || capacity > 0 && capacity < 1 << 20) {
+            throw new IllegalArgumentException("capacity " + capacity + ": at least 1 MiB, or 0 for the default");
+        }
+        if (interval.isNegative() || interval.isZero()) {
+            throw new IllegalArgumentException("interval " + interval + ": more than nothing");
+        }
+        renamed = Map.copyOf(renamed);
+    }
+
+    public TowaOptions withCapacity(long bytes) {
+        return new TowaOptions(bytes, durability, interval, skipsNotDurable, renamed, loader);
+    }
+
+    public TowaOptions withDurability(Durability d) {
+        return new TowaOptions(capacity, d, interval, skipsNotDurable, renamed, loader);
+    }
+
+    public TowaOptions withInterval(Duration i) {
+        return new TowaOptions(capacity, durability, i, skipsNotDurable, renamed, loader);
+    }
+
+    public TowaOptions skippingNotDurable() {
+        return new TowaOptions(capacity, durability, interval, true, renamed, loader);
+    }
+
+    public TowaOptions withRenamed(Map<String, String> oldToNew) {
+        return new TowaOptions(capacity, durability, interval, skipsNotDurable, oldToNew, loader);
+    }
+
+    public TowaOptions withLoader(ClassLoader l) {
+        return new TowaOptions(capacity, durability, interval, skipsNotDurable, renamed, l);
+    }
+}

@@ -1,0 +1,69 @@
+package io.towa.graph;
+
+/** The {@link ClassInfo} of each class: an open-addressed table by identity, read without a lock. Classes that were looked up stay loaded. */
+final class ClassInfos {
+    private static volatile ClassInfo[] table = new ClassInfo[256];
+    private static int count;
+
+    private ClassInfos() {}
+
+    static ClassInfo of(Object o) {
+        return of(o.getClass());
+    }
+
+    static ClassInfo of(Class<?> c) {
+        ClassInfo[] t = table;
+        int mask = t.length - 1;
+        for (int i = System.identityHashCode(c) & mask;; i = i + 1 & mask) {
+            ClassInfo info = t[i];
+            if (info == null) {
+                return add(c);
+            }
+            if (info.type == c) {
+                return info;
+            }
+        }
+    }
+
+    private static ClassInfo add(Class<?> c) {
+        // Outside the lock: it may load classes.
+        ClassInfo made = new ClassInfo(c);
+        Constants.learn(c);
+        synchronized (ClassInfos.class) {
+            ClassInfo[] t = table;
+            for (int i = System.identityHashCode(c) & t.length - 1; t[i] != null; i = i + 1 & t.length - 1) {
+                if (t[i].type == c) {
+                    return t[i];
+                }
+            }
+            t = 2 * ++count > t.length ? grown(t) : t.clone();
+            put(t, made);
+            table = t;
+            return made;
+        }
+    }
+
+    private static ClassInfo[] grown(ClassInfo[] old) {
+        ClassInfo[] t = new ClassInfo[2 * old.length];
+        for (int i = 0; i < old.length; i++) {
+            if (old[i] != null) {
+                put(t, old[i]);
+            }
+        }
+        return t;
+    }
+
+    private static void put(ClassInfo[] t, ClassInfo info) {
+        int i = System.identityHashCode(info.type) & t.length - 1;
+        while (t[i] != null) {
+            i = i + 1 & t.length - 1;
+        }
+        t[i] = info;
+    }
+
+    /** Forgets which records the classes have, and whether they can be durable: another pool, another time. */
+    static synchronized void reset() {
+        table = new ClassInfo[256];
+        count = 0;
+    }
+}

@@ -1,0 +1,161 @@
+package io.towa.graph;
+
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
+import io.towa.pool.Layout;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
+import java.nio.charset.StandardCharsets;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * Objects that are saved by name, because their identity means something: enum constants, classes, and the JDK's own sentinels, such as
+ * {@code HashSet.PRESENT} or {@code ArrayList.DEFAULTCAPACITY_EMPTY_ELEMENTDATA}, which collections compare with {@code ==}.
+ *
+ * <p>A sentinel is an object that a static final field of a JDK class in java.util, java.time or java.math refers to; they are learnt when the
+ * class, or one nested in the same, is first met, so before any of its instances is looked at.
+ */
+final class Constants {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final Object[] OBJECTS = new Object[1 << 12];
+    private static final String[] NAMES = new String[OBJECTS.length];
+    private static final java.util.HashSet<Class<?>> LEARNT = new java.util.HashSet<>();
+    private static int count;
+
+    private Constants() {}
+
+    /** Learns the sentinels of {@code c} and of the class around it. */
+    static void learn(Class<?> c) {
+        if (c.getClassLoader() != null || c.isArray() || c.isPrimitive()) {
+            return;
+        }
+        String name = c.getName();
+        if (!name.startsWith("java.util.") && !name.startsWith("java.time.") && !name.startsWith("java.math.")) {
+            return;
+        }
+        synchronized (OBJECTS) {
+            for (Class<?> k = c; k != null && k != Object.class; k = k.getSuperclass()) {
+                learnOne(k);
+                learnOne(outermost(k));
+            }
+        }
+    }
+
+    private static Class<?> outermost(Class<?> c) {
+        Class<?> k = c;
+        while (k.getEnclosingClass() != null) {
+            k = k.getEnclosingClass();
+        }
+        return k;
+    }
+
+    private static void learnOne(Class<?> c) {
+        if (!LEARNT.add(c) || U.shouldBeInitialized(c)) {
+            return;
+        }
+        Field[] fields = c.getDeclaredFields();
+        for (int i = 0; i < fields.length; i++) {
+            Field f = fields[i];
+            if (!Modifier.isStatic(f.getModifiers()) || !Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()
+                || f.getType() == String.class) {
+                continue;
+            }
+            Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+            if (o != null && isSentinel(o) && name(o) == null && count < OBJECTS.length / 2) {
+                enter(o, c.getName() + "#" + f.getName());
+            }
+        }
+    }
+
+    private static boolean isSentinel(Object o) {
+        if (o.getClass().isArray()) {
+            return java.lang.reflect.Array.getLength(o) == 0;
+        }
+        return !(o instanceof String) && !(o instanceof Enum) && !(o instanceof Class) && !(o instanceof Number && o.getClass().getName().startsWith("java.lang."));
+    }
+
+    private static void enter(Object o, String name) {
+        int i = System.identityHashCode(o) & OBJECTS.length - 1;
+        while (OBJECTS[i] != null) {
+            i = i + 1 & OBJECTS.length - 1;
+        }
+        NAMES[i] = name;
+        U.storeFence();
+        OBJECTS[i] = o;
+        count++;
+    }
+
+    /** The name under which {@code o} is known; null if it is no sentinel. */
+    static String name(Object o) {
+        for (int i = System.identityHashCode(o) & OBJECTS.length - 1; OBJECTS[i] != null; i = i + 1 & OBJECTS.length - 1) {
+            if (OBJECTS[i] == o) {
+                return NAMES[i];
+            }
+        }
+        return null;
+    }
+
+    /** What a replica of a constant holds. */
+    private static byte[] text(Object o, ClassInfo info) {
+        String s;
+        switch (info.form) {
+            case Layout.FORM_ENUM:
+                s = ((Enum<?>) o).name();
+                break;
+            case Layout.FORM_CLASS:
+                s = ((Class<?>) o).descriptorString();
+                break;
+            default:
+                s = name(o);
+        }
+        return s.getBytes(StandardCharsets.UTF_8);
+    }
+
+    static long replicaBytes(Object o, ClassInfo info) {
+        return Layout.DATA + text(o, info).length;
+    }
+
+    /** Completes the replica of a constant. */
+    static void write(long at, Object o, ClassInfo info) {
+        byte[] text = text(o, info);
+        Nvm.putInt(at + Layout.LENGTH, text.length);
+        Nvm.putBytes(at + Layout.DATA, text);
+    }
+
+    /** The object that a constant's replica stands for. */
+    static Object resolve(long at, int form, Class<?> type, ClassLoader loader) {
+        String s = new String(Nvm.getBytes(at + Layout.DATA, Nvm.getInt(at + Layout.LENGTH)), StandardCharsets.UTF_8);
+        try {
+            switch (form) {
+                case Layout.FORM_ENUM:
+                    return constant(type, s);
+                case Layout.FORM_CLASS:
+                    return classOf(s, loader);
+                default:
+                    int hash = s.indexOf('#');
+                    Field f = Class.forName(s.substring(0, hash), true, null).getDeclaredField(s.substring(hash + 1));
+                    return U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+            }
+        } catch (ReflectiveOperationException | IllegalArgumentException e) {
+            throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + s + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")
+                + ", which this program does not have; bring it back, or map it to its new name", e);
+        }
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static Object constant(Class<?> type, String name) {
+        return Enum.valueOf((Class) type, name);
+    }
+
+    private static Class<?> classOf(String descriptor, ClassLoader loader) throws ClassNotFoundException {
+        switch (descriptor.charAt(0)) {
+            case 'L':
+                return Class.forName(descriptor.substring(1, descriptor.length() - 1).replace('/', '.'), false, loader);
+            case '[':
+                return Class.forName(descriptor.replace('/', '.'), false, loader);
+            default:
+                return java.lang.invoke.MethodType.fromMethodDescriptorString("()" + descriptor, null).returnType();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+package io.towa.graph;
+
+import io.towa.Metrics;
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.TowaOptions;
+import io.towa.agent.Agent;
+import io.towa.agent.Groups;
+import io.towa.barrier.Header;
+import io.towa.medium.Nvm;
+import io.towa.pool.Allocator;
+import io.towa.pool.Committer;
+import io.towa.pool.Layout;
+import io.towa.pool.PoolFile;
+import io.towa.pool.Records;
+import io.towa.pool.UndoLog;
+import java.lang.reflect.Field;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.LongAdder;
+
+/**
+ * The one pool that is open, and what belongs to it.
+ *
+ * <pre>
+ *   open:  file, lock, mapping | JDK classes woven | undo | recovery sets the roots | active: stores are seen
+ *   close: gate shut | last commit | tables forgotten | unmapped
+ * </pre>
+ */
+public final class DurableGraph {
+    private static volatile boolean active;
+    private static PoolFile pool;
+    private static Allocator allocator;
+    private static Committer committer;
+    private static TowaOptions options;
+    private static int cycle;
+    private static boolean skip;
+    private static ClassInfo named;
+    private static List<Records.ClassRecord> classes = new ArrayList<>();
+    private static int nextIndex;
+    private static final Object CLASS_RECORDS = new Object();
+
+    private static final LongAdder STORES = new LongAdder();
+    private static final LongAdder PROMOTED = new LongAdder();
+    private static final LongAdder SKIPPED = new LongAdder();
+
+    private DurableGraph() {}
+
+    /** Opens a pool; see {@link io.towa.Towa#open}. */
+    public static synchronized void open(Path path, TowaOptions how) {
+        if (!Agent.present()) {
+            throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
+        }
+        if (active) {
+            throw new PoolException(Reason.BUSY, pool.name() + " is open; close it first: one pool at a time");
+        }
+        Header.selfTest();
+        PoolFile file = new PoolFile(path, how.capacity(), how.durability());
+        try {
+            pool = file;
+            options = how;
+            skip = how.skipsNotDurable();
+            allocator = new Allocator(file, file.superblock().capacity, Nvm.getLong(Layout.FRONTIER));
+            cycle = (int) Nvm.getLong(Layout.CYCLE);
+            Agent.weaveJdk();
+            ClassInfos.reset();
+            named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
+            Groups.flipStatics();
+            UndoLog.open(file);
+            classes = Records.classes(file.name(), Nvm.getLong(Layout.FRONTIER));
+            nextIndex = 1;
+            for (int i = 0; i < classes.size(); i++) {
+                nextIndex = Math.max(nextIndex, classes.get(i).index() + 1);
+            }
+            Roots.reset(Records.roots(file.name(), Nvm.getLong(Layout.FRONTIER)));
+            if (file.fresh()) {
+                Replicas.reset(0);
+            } else {
+                Recovery.recover(file, allocator, classes, how);
+            }
+            committer = Committer.start(file, how);
+            active = true;
+            List<Class<?>> owners = Agent.loadedRootClasses();
+            for (int i = 0; i < owners.size(); i++) {
+                learn(owners.get(i));
+            }
+            Collector.start();
+        } catch (RuntimeException | Error e) {
+            active = false;
+            abandon(file);
+            throw e;
+        }
+    }
+
+    private static void abandon(PoolFile file) {
+        try {
+            Replicas.reset(0);
+            file.close();
+        } catch (RuntimeException e) {
+            // the first failure is the one to tell
+        }
+    }
+
+    /** The durable roots that {@code c} declares are roots from now on; those the pool did not know get their present value there. */
+    static void learn(Class<?> c) {
+        List<Field> fields = Roots.declaredBy(c);
+        for (int i = 0; i < fields.size(); i++) {
+            Roots.Root root = Roots.add(c, fields.get(i));
+            if (root != null) {
+                Roots.mirror(root);
+            }
+        }
+    }
+
+    public static synchronized void close() {
+        if (!active) {
+            return;
+        }
+        Collector.stop();
+        Committer.stop(committer);
+        Gate.shut();
+        try {
+            active = false;
+            Replicas.reset(0);
+            Roots.reset(new ArrayList<>());
+            pool.close();
+        } finally {
+            Gate.open();
+        }
+    }
+
+    /** See {@link io.towa.Towa#sync}. */
+    public static void sync() {
+        if (committer != null) {
+            committer.sync();
+        } else if (Nvm.medium() == Nvm.SHARED) {
+            pool.force();
+        }
+    }
+
+    public static boolean active() {
+        return active;
+    }
+
+    static PoolFile pool() {
+        return pool;
+    }
+
+    static TowaOptions options() {
+        return options;
+    }
+
+    static Allocator allocator() {
+        return allocator;
+    }
+
+    public static Committer committer() {
+        return committer;
+    }
+
+    /** The collector's cycle: the stamp of replicas made now. */
+    static int cycle() {
+        return cycle;
+    }
+
+    static void cycle(int next) {
+        cycle = next;
+    }
+
+    static boolean skipping() {
+        return skip;
+    }
+
+    static void skipped() {
+        SKIPPED.increment();
+    }
+
+    static void stored() {
+        STORES.increment();
+    }
+
+    static void promoted(int objects) {
+        PROMOTED.add(objects);
+    }
+
+    static ClassInfo constantOrSelf(Object o, ClassInfo info) {
+        return info.form == Layout.FORM_OBJECT || info.form == Layout.FORM_ARRAY ? Constants.name(o) != null ? named : info : info;
+    }
+
+    static ClassInfo named() {
+        return named;
+    }
+
+    /** Before an instance of this class first gets a replica: its barriers work, and it has a class record. */
+    static void prepare(ClassInfo c, Object o) {
+        if (c.index != 0) {
+            return;
+        }
+        Groups.ensureFlipped(o.getClass());
+        synchronized (CLASS_RECORDS) {
+            if (c.index == 0) {
+                Records.ClassRecord same = recordLike(c);
+                if (same == null) {
+                    same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields());
+                    classes.add(same);
+                }
+                c.index = same.index();
+            }
+        }
+    }
+
+    private static Records.ClassRecord recordLike(ClassInfo c) {
+        for (int i = 0; i < classes.size(); i++) {
+            Records.ClassRecord r = classes.get(i);
+            if (r.form() == c.form && r.instanceBytes() == c.instanceBytes && r.name().equals(c.recordName()) && r.fields().equals(c.recordFields())) {
+                return r;
+            }
+        }
+        return null;
+    }
+
+    static List<Records.ClassRecord> classes() {
+        return classes;
+    }
+
+    public static Metrics metrics() {
+        return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
+            Collector.cycles(), Recovery.lastSeconds());
+    }
+}

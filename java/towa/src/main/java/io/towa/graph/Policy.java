@@ -1,0 +1,119 @@
+package io.towa.graph;
+
+import io.towa.agent.Weaver;
+import io.towa.pool.Layout;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
+
+/**
+ * What can be durable: data. Application classes, records, enums, arrays, and of the JDK its values and collections. What stands for
+ * something outside the heap (a thread, a file, native memory, code) cannot, and says why.
+ */
+final class Policy {
+    /** Packages of the JDK whose classes are data, but for what is listed below. */
+    private static final String[] DATA_PACKAGES = {"java.lang.", "java.util.", "java.util.concurrent.", "java.util.concurrent.atomic.",
+        "java.util.regex.", "java.time.", "java.time.chrono.", "java.time.zone.", "java.time.temporal.", "java.time.format.", "java.math.", "java.text.", "java.net.", "java.sql.",
+        "java.awt.geom.", "java.util.concurrent.locks.", "sun.util.calendar.", "sun.util.locale.", "jdk.internal.util."};
+
+    /** With everything that extends or implements them. */
+    private static final Class<?>[] REFUSED = {Thread.class, ThreadGroup.class, ClassLoader.class, Module.class, ThreadLocal.class,
+        java.lang.ref.Reference.class, java.lang.ref.ReferenceQueue.class, Process.class, Runtime.class, java.io.Closeable.class,
+        java.util.concurrent.Executor.class, java.util.concurrent.Future.class, java.util.concurrent.CountDownLatch.class,
+        java.util.concurrent.Semaphore.class, java.util.concurrent.CyclicBarrier.class, java.util.concurrent.Phaser.class,
+        java.util.concurrent.Exchanger.class, java.util.concurrent.ForkJoinTask.class, java.util.concurrent.locks.ReadWriteLock.class,
+        java.util.concurrent.locks.StampedLock.class, java.util.Timer.class, java.util.ServiceLoader.class, java.util.WeakHashMap.class,
+        java.util.ResourceBundle.class, java.security.SecureRandom.class, java.util.concurrent.SynchronousQueue.class,
+        java.util.concurrent.LinkedTransferQueue.class, StackWalker.class, ProcessBuilder.class};
+
+    /** Fields of the JDK that are caches, or mean something in this run of the program only: left out of replicas, null or zero after recovery. */
+    private static final String[] DERIVED = {"java.lang.String.hash", "java.lang.String.hashIsZero", "java.lang.Throwable.backtrace",
+        "java.util.concurrent.locks.AbstractQueuedSynchronizer.head", "java.util.concurrent.locks.AbstractQueuedSynchronizer.tail",
+        "java.util.concurrent.locks.AbstractQueuedSynchronizer.state",
+        "java.util.concurrent.locks.AbstractOwnableSynchronizer.exclusiveOwnerThread",
+        "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.firstWaiter",
+        "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.lastWaiter",
+        "java.util.AbstractMap.keySet", "java.util.AbstractMap.values", "java.util.HashMap.entrySet", "java.util.TreeMap.entrySet",
+        "java.util.TreeMap.navigableKeySet", "java.util.TreeMap.descendingMap", "java.util.Hashtable.keySet", "java.util.Hashtable.entrySet",
+        "java.util.Hashtable.values", "java.util.IdentityHashMap.entrySet", "java.util.EnumMap.entrySet",
+        "java.util.concurrent.ConcurrentHashMap.keySet", "java.util.concurrent.ConcurrentHashMap.values",
+        "java.util.concurrent.ConcurrentHashMap.entrySet", "java.util.concurrent.ConcurrentSkipListMap.keySet",
+        "java.util.concurrent.ConcurrentSkipListMap.values", "java.util.concurrent.ConcurrentSkipListMap.entrySet",
+        "java.util.concurrent.ConcurrentSkipListMap.descendingMap"};
+
+    private Policy() {}
+
+    static int form(Class<?> c) {
+        if (c.isArray()) {
+            return Layout.FORM_ARRAY;
+        }
+        if (c == Class.class) {
+            return Layout.FORM_CLASS;
+        }
+        return isEnumConstant(c) ? Layout.FORM_ENUM : Layout.FORM_OBJECT;
+    }
+
+    /** Also for constants with a body, whose class extends the enum's. */
+    static boolean isEnumConstant(Class<?> c) {
+        return Enum.class.isAssignableFrom(c) && c != Enum.class;
+    }
+
+    /** Why no instance of {@code c} can be durable; null if they can. */
+    static String refusal(Class<?> c) {
+        if (c.isArray()) {
+            Class<?> of = c.getComponentType();
+            return of.isPrimitive() || of.isArray() || of.getClassLoader() != null || !isRefused(of) ? null : refusal(of);
+        }
+        if (c == Class.class || isEnumConstant(c)) {
+            return null;
+        }
+        if (c.isHidden() || c.isSynthetic() && c.getName().contains("$$Lambda")) {
+            return "a lambda or hidden class cannot be found again by name; use a named class";
+        }
+        if (isRefused(c)) {
+            return c.getName() + " stands for something outside the program's data, or holds it";
+        }
+        if (Weaver.isUnwoven(c)) {
+            return c.getName() + " could not be prepared by the agent, so stores to it would not be seen";
+        }
+        if (c.getClassLoader() == null && !isData(c)) {
+            return c.getName() + " is not one of the JDK's data classes";
+        }
+        return null;
+    }
+
+    private static boolean isRefused(Class<?> c) {
+        for (int i = 0; i < REFUSED.length; i++) {
+            if (REFUSED[i].isAssignableFrom(c)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isData(Class<?> c) {
+        String name = c.getName();
+        int dot = name.lastIndexOf('.');
+        String prefix = name.substring(0, dot + 1);
+        for (int i = 0; i < DATA_PACKAGES.length; i++) {
+            if (DATA_PACKAGES[i].equals(prefix)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Whether a field of an object is part of its replica. */
+    static boolean durable(Field f) {
+        Class<?> in = f.getDeclaringClass();
+        if (in.getClassLoader() != null) {
+            return !Modifier.isTransient(f.getModifiers());
+        }
+        String name = in.getName() + "." + f.getName();
+        for (int i = 0; i < DERIVED.length; i++) {
+            if (DERIVED[i].equals(name)) {
+                return false;
+            }
+        }
+        return true;
+    }
+}

@@ -1,0 +1,259 @@
+package io.towa.graph;
+
+import jdk.internal.misc.Unsafe;
+
+/**
+ * Which object has which replica: a table from objects, by identity, to words.
+ *
+ * <pre>
+ *   word   63..44 slot of the batch (while grey)   43..4 replica's position / 16   bit 0 grey        0: no replica, white
+ * </pre>
+ *
+ * 64 shards by identity hash; a shard is an open-addressed pair of arrays. Readers take no lock: an entry's word is stored before its key,
+ * and a grown table is published whole. What must always hold: who marks an object (its identity hash is in the header
+ * by then) inserts it before it fences every thread, so that a writer either finds the entry or has made its store visible to the copy.
+ *
+ * <p>Keys are strong: an object that has left the durable graph stays until the collector's next cycle.
+ */
+public final class Replicas {
+    static final long GREY = 1;
+    static final int SLOT_SHIFT = 44;
+    private static final long POSITION = (1L << SLOT_SHIFT) - 16;
+
+    private static final int SHARDS = 64;
+    private static final Object REMOVED = new Object();
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final long REFS = Unsafe.ARRAY_OBJECT_BASE_OFFSET;
+    private static final long REF_SHIFT = Integer.numberOfTrailingZeros(Unsafe.ARRAY_OBJECT_INDEX_SCALE);
+    private static final long WORDS = Unsafe.ARRAY_LONG_BASE_OFFSET;
+
+    /** One shard's arrays. */
+    private static final class Table {
+        final Object[] keys;
+        final long[] words;
+        /** Entries and removed ones. */
+        int filled;
+        int live;
+
+        Table(int capacity) {
+            keys = new Object[capacity];
+            words = new long[capacity];
+        }
+    }
+
+    private static volatile Table[] shards = fresh(64);
+
+    private Replicas() {}
+
+    private static Table[] fresh(int capacity) {
+        Table[] t = new Table[SHARDS];
+        for (int i = 0; i < SHARDS; i++) {
+            t[i] = new Table(capacity);
+        }
+        return t;
+    }
+
+    /** Forgets all, and makes room for {@code objects}. */
+    static void reset(long objects) {
+        long each = Math.max(64, objects * 2 / SHARDS);
+        shards = fresh((int) Math.min(1 << 28, Long.highestOneBit(each - 1) << 1));
+    }
+
+    private static int spread(int hash) {
+        int h = hash * 0x9E3779B1;
+        return h ^ h >>> 15;
+    }
+
+    private static Object key(Table t, int i) {
+        return U.getReferenceAcquire(t.keys, REFS + ((long) i << REF_SHIFT));
+    }
+
+    /** The object's word; 0 if it has no replica. */
+    static long find(Object o) {
+        int h = spread(System.identityHashCode(o));
+        Table t = (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> 26) << REF_SHIFT));
+        int mask = t.keys.length - 1;
+        for (int i = h & mask;; i = i + 1 & mask) {
+            Object k = key(t, i);
+            if (k == o) {
+                return U.getLongAcquire(t.words, WORDS + 8L * i);
+            }
+            if (k == null) {
+                return 0;
+            }
+        }
+    }
+
+    public static boolean durable(Object o) {
+        return find(o) != 0;
+    }
+
+    /** Whether {@code o} is null, or durable and not about to become so. */
+    static boolean blue(Object o) {
+        if (o == null) {
+            return true;
+        }
+        long word = find(o);
+        return word != 0 && (word & GREY) == 0;
+    }
+
+    static long position(long word) {
+        return word & POSITION;
+    }
+
+    static int slot(long word) {
+        return (int) (word >>> SLOT_SHIFT);
+    }
+
+    static long grey(long position, int slot) {
+        return position | (long) slot << SLOT_SHIFT | GREY;
+    }
+
+    /**
+     * Enters {@code o} with {@code word}, if it has none.
+     *
+     * @return 0 if entered, else the word that it has
+     */
+    static long insert(Object o, long word) {
+        int h = spread(System.identityHashCode(o));
+        Table[] all = shards;
+        int shard = h >>> 26;
+        synchronized (lock(all, shard)) {
+            Table t = all[shard];
+            if (2 * (t.filled + 1) > t.keys.length) {
+                t = grow(t);
+                U.putReferenceRelease(all, REFS + ((long) shard << REF_SHIFT), t);
+            }
+            int mask = t.keys.length - 1;
+            int i = h & mask;
+            for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
+                if (k == o) {
+                    return t.words[i];
+                }
+                i = i + 1 & mask;
+            }
+            t.words[i] = word;
+            U.putReferenceRelease(t.keys, REFS + ((long) i << REF_SHIFT), o);
+            t.filled++;
+            t.live++;
+            return 0;
+        }
+    }
+
+    private static final Object[] LOCKS = new Object[SHARDS];
+
+    static {
+        for (int i = 0; i < SHARDS; i++) {
+            LOCKS[i] = new Object();
+        }
+    }
+
+    private static Object lock(Table[] all, int shard) {
+        return LOCKS[shard];
+    }
+
+    private static Table grow(Table old) {
+        int capacity = old.keys.length;
+        while (3 * (old.live + 1) > capacity) {
+            capacity *= 2;
+        }
+        Table t = new Table(capacity);
+        for (int i = 0; i < old.keys.length; i++) {
+            Object k = old.keys[i];
+            if (k != null && k != REMOVED) {
+                put(t, k, old.words[i]);
+            }
+        }
+        return t;
+    }
+
+    private static void put(Table t, Object k, long word) {
+        int mask = t.keys.length - 1;
+        int i = spread(System.identityHashCode(k)) & mask;
+        while (t.keys[i] != null) {
+            i = i + 1 & mask;
+        }
+        t.words[i] = word;
+        t.keys[i] = k;
+        t.filled++;
+        t.live++;
+    }
+
+    /** Replaces the word of an object that has one. */
+    static void set(Object o, long word) {
+        change(o, word);
+    }
+
+    static void remove(Object o) {
+        change(o, 0);
+    }
+
+    private static void change(Object o, long word) {
+        int h = spread(System.identityHashCode(o));
+        Table[] all = shards;
+        int shard = h >>> 26;
+        synchronized (lock(all, shard)) {
+            Table t = all[shard];
+            int mask = t.keys.length - 1;
+            for (int i = h & mask; t.keys[i] != null; i = i + 1 & mask) {
+                if (t.keys[i] != o) {
+                    continue;
+                }
+                U.putLongRelease(t.words, WORDS + 8L * i, word);
+                if (word == 0) {
+                    U.putReferenceRelease(t.keys, REFS + ((long) i << REF_SHIFT), REMOVED);
+                    t.live--;
+                }
+                return;
+            }
+        }
+    }
+
+    /** Says of each entry whether it stays. */
+    interface Keeper {
+        boolean keeps(long word);
+    }
+
+    /**
+     * Drops the entries that {@code keeper} does not keep; nothing may be inserted meanwhile.
+     *
+     * @return how many were dropped
+     */
+    static long retain(Keeper keeper) {
+        long dropped = 0;
+        Table[] all = shards;
+        for (int s = 0; s < SHARDS; s++) {
+            synchronized (lock(all, s)) {
+                Table old = all[s];
+                int kept = 0;
+                for (int i = 0; i < old.keys.length; i++) {
+                    if (live(old, i) && keeper.keeps(old.words[i])) {
+                        kept++;
+                    }
+                }
+                dropped += old.live - kept;
+                Table t = new Table((int) Math.max(64, Long.highestOneBit(3L * kept) << 1));
+                for (int i = 0; i < old.keys.length; i++) {
+                    if (live(old, i) && keeper.keeps(old.words[i])) {
+                        put(t, old.keys[i], old.words[i]);
+                    }
+                }
+                U.putReferenceRelease(all, REFS + ((long) s << REF_SHIFT), t);
+            }
+        }
+        return dropped;
+    }
+
+    private static boolean live(Table t, int i) {
+        return t.keys[i] != null && t.keys[i] != REMOVED;
+    }
+
+    static long size() {
+        long n = 0;
+        Table[] all = shards;
+        for (int s = 0; s < SHARDS; s++) {
+            n += all[s].live;
+        }
+        return n;
+    }
+}

@@ -1,0 +1,198 @@
+package io.towa.graph;
+
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.agent.RootFields;
+import io.towa.medium.Nvm;
+import io.towa.pool.Records;
+import io.towa.pool.UndoLog;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
+import java.util.ArrayList;
+import java.util.List;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * The durable roots: static fields of this program, and the pool's records of them.
+ *
+ * <p>A field becomes known when its class is initialised or stored to while a pool is open, or at opening, if its class is loaded by then. A
+ * record in the pool whose field this program does not have (yet) keeps its value.
+ */
+final class Roots {
+    private static final Unsafe U = Unsafe.getUnsafe();
+
+    /** A root field of this program. */
+    static final class Root {
+        final Class<?> owner;
+        final Field field;
+        final Object base;
+        final long offset;
+        Records.RootRecord record;
+
+        Root(Class<?> owner, Field field) {
+            this.owner = owner;
+            this.field = field;
+            base = U.staticFieldBase(field);
+            offset = U.staticFieldOffset(field);
+        }
+
+        Object value() {
+            return U.getReferenceVolatile(base, offset);
+        }
+
+        String name() {
+            return owner.getName() + "." + field.getName();
+        }
+    }
+
+    private static volatile Root[] all = new Root[0];
+    private static List<Records.RootRecord> records = new ArrayList<>();
+
+    private Roots() {}
+
+    static void reset(List<Records.RootRecord> found) {
+        all = new Root[0];
+        records = found;
+    }
+
+    static List<Records.RootRecord> records() {
+        return records;
+    }
+
+    static Root[] all() {
+        return all;
+    }
+
+    /** Whether some root has this name: a quick no. */
+    static boolean named(String field) {
+        Root[] roots = all;
+        for (int i = 0; i < roots.length; i++) {
+            if (roots[i].field.getName().equals(field)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    static Root at(Class<?> c, long offset) {
+        Root[] roots = all;
+        for (int i = 0; i < roots.length; i++) {
+            if (roots[i].owner == c && roots[i].offset == offset) {
+                return roots[i];
+            }
+        }
+        return null;
+    }
+
+    private static volatile int learnt;
+    private static volatile java.util.BitSet asked = new java.util.BitSet();
+
+    /**
+     * Whether a static field, as a store names it, may be a root. The first time it is asked for, and whenever a class with roots was loaded since, the classes of
+     * that name are looked for: one that is being initialised is found so.
+     */
+    static boolean known(int fieldId, String owner, String field) {
+        int now = RootFields.all().length;
+        synchronized (Roots.class) {
+            if (now != learnt) {
+                asked = new java.util.BitSet();
+                learnt = now;
+            }
+            if (asked.get(fieldId)) {
+                return named(field);
+            }
+            asked.set(fieldId);
+        }
+        List<Class<?>> owners = io.towa.agent.Agent.loadedRootClasses();
+        for (int i = 0; i < owners.size(); i++) {
+            DurableGraph.learn(owners.get(i));
+        }
+        return named(field);
+    }
+
+    /** A static field of this name was stored to, as {@code owner} (internal name) names it. */
+    static void stored(String owner, String field) {
+        Root[] roots = all;
+        for (int i = 0; i < roots.length; i++) {
+            if (roots[i].field.getName().equals(field)) {
+                mirror(roots[i]);
+            }
+        }
+    }
+
+    /** Brings the field's value to its record, and again while it changes. */
+    static void mirror(Root root) {
+        int gate = Gate.enter();
+        try {
+            Object now = root.value();
+            Object v;
+            do {
+                v = now;
+                long position = Promotion.promote(v);
+                long at = root.record.value();
+                if (Nvm.getLong(at) != position) {
+                    UndoLog.before(at, 8);
+                    Nvm.putLongDurably(at, position);
+                    DurableGraph.stored();
+                }
+                U.fullFence();
+                now = root.value();
+            } while (now != v);
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /**
+     * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
+     *
+     * @return null if it is known already
+     */
+    static synchronized Root add(Class<?> c, Field f) {
+        for (int i = 0; i < all.length; i++) {
+            if (all[i].owner == c && all[i].field.getName().equals(f.getName())) {
+                return null;
+            }
+        }
+        if (Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
+            throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName()
+                + " cannot be a durable root: it must be of reference type and not final, for recovery sets it");
+        }
+        Root root = new Root(c, f);
+        root.record = find(root);
+        if (root.record == null) {
+            root.record = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
+            records.add(root.record);
+        }
+        Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
+        more[all.length] = root;
+        all = more;
+        return root;
+    }
+
+    private static Records.RootRecord find(Root root) {
+        for (int i = 0; i < records.size(); i++) {
+            Records.RootRecord r = records.get(i);
+            if (r.className().equals(root.owner.getName()) && r.field().equals(root.field.getName())) {
+                return r;
+            }
+        }
+        return null;
+    }
+
+    /** The root fields that {@code c} declares. */
+    static List<Field> declaredBy(Class<?> c) {
+        List<Field> found = new ArrayList<>();
+        RootFields.Root[] known = RootFields.all();
+        for (int i = 0; i < known.length; i++) {
+            if (known[i].className.equals(c.getName().replace('.', '/'))) {
+                try {
+                    found.add(c.getDeclaredField(known[i].field));
+                } catch (NoSuchFieldException e) {
+                    // another class of that name, by another loader
+                }
+            }
+        }
+        return found;
+    }
+}

@@ -1,0 +1,276 @@
+package io.towa.graph;
+
+import io.towa.agent.FieldIds;
+import io.towa.barrier.WhiteGate;
+import io.towa.medium.Nvm;
+import io.towa.pool.Layout;
+import io.towa.pool.UndoLog;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * The slow paths of barriers: a store to an object that is marked, and so perhaps durable.
+ *
+ * <p>Plain stores: DRAM first (the program's own instruction), then the replica, written back and fenced before the barrier returns. The
+ * value is read again from DRAM, not taken from the store: so when threads race, the last of them to come by here leaves what DRAM
+ * has. Volatile and atomic ones: under the lock of the replica, the replica first, so that nobody reads what is not durable. A referent becomes durable
+ * before anything points to it.
+ *
+ * <p>Each is one aligned store of at most 8 bytes to the pool: a crash shows the old value or the new. Source: RBP, section 4.2 (putfield, volatile).
+ */
+public final class Stores {
+    private static final Unsafe U = Unsafe.getUnsafe();
+
+    private Stores() {}
+
+    /** Before a reference is stored into {@code o}: if {@code o} is durable, {@code v} becomes so, or this throws and the store does not happen. */
+    public static void pre(Object o, Object v) {
+        if (Replicas.find(o) == 0 || Replicas.blue(v)) {
+            return;
+        }
+        int gate = Gate.enter();
+        try {
+            if (Replicas.find(o) != 0) {
+                Promotion.promote(v);
+            }
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /** As {@link #pre}, for {@code n} references that are about to be copied into {@code array}. */
+    public static void preRange(Object[] source, int from, int n, Object array) {
+        if (Replicas.find(array) == 0) {
+            return;
+        }
+        int gate = Gate.enter();
+        try {
+            if (Replicas.find(array) != 0) {
+                for (int i = from; i < from + n; i++) {
+                    Promotion.promote(source[i]);
+                }
+            }
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /** After a store to a field. */
+    public static void field(Object o, int fieldId) {
+        if (Replicas.find(o) == 0) {
+            return;
+        }
+        int gate = Gate.enter();
+        try {
+            long word = Replicas.find(o);
+            if (word != 0) {
+                ClassInfo c = ClassInfos.of(o);
+                slot(o, Replicas.position(word), c, c.slot(fieldId));
+            }
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /** After a store of {@code bytes} bytes at an offset in DRAM. */
+    public static void offset(Object o, long offset, long bytes) {
+        if (Replicas.find(o) == 0) {
+            return;
+        }
+        ClassInfo c = ClassInfos.of(o);
+        if (c.form == Layout.FORM_ARRAY) {
+            long size = 1L << c.elementShift;
+            long from = offset - c.elementBase >> c.elementShift;
+            long to = offset + bytes - c.elementBase + size - 1 >> c.elementShift;
+            range(o, (int) from, (int) (to - from));
+            return;
+        }
+        int gate = Gate.enter();
+        try {
+            long word = Replicas.find(o);
+            if (word != 0) {
+                slot(o, Replicas.position(word), c, c.slotAt(offset));
+            }
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    public static void element(Object array, int i) {
+        range(array, i, 1);
+    }
+
+    /** After stores to {@code n} elements. */
+    public static void range(Object array, int from, int n) {
+        if (n <= 0 || Replicas.find(array) == 0) {
+            return;
+        }
+        int gate = Gate.enter();
+        try {
+            long word = Replicas.find(array);
+            if (word == 0) {
+                return;
+            }
+            ClassInfo c = ClassInfos.of(array);
+            long at = Replicas.position(word) + Layout.DATA;
+            int bytes = ClassInfo.bytes(c.element);
+            for (int i = from; i < from + n; i++) {
+                mirror(array, c.elementAt(i), at + (long) i * bytes, c.element);
+            }
+            Nvm.writeBack(at + (long) from * bytes, (long) n * bytes);
+            Nvm.fence();
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    private static void slot(Object o, long at, ClassInfo c, int slot) {
+        if (slot < 0) {
+            return;
+        }
+        mirror(o, c.dram[slot], at + c.nvm[slot], c.types[slot]);
+        Nvm.writeBack(at + c.nvm[slot], ClassInfo.bytes(c.types[slot]));
+        Nvm.fence();
+    }
+
+    /** Brings one value to the replica, and again while DRAM changes under it. */
+    private static void mirror(Object o, long dram, long at, char type) {
+        int bytes = ClassInfo.bytes(type);
+        long bits = current(o, dram, type);
+        for (;;) {
+            UndoLog.before(at, bytes);
+            Nvm.putBits(at, bits, bytes);
+            U.fullFence();
+            long now = current(o, dram, type);
+            if (now == bits) {
+                DurableGraph.stored();
+                return;
+            }
+            bits = now;
+        }
+    }
+
+    private static long current(Object o, long dram, char type) {
+        return type == ClassInfo.REFERENCE ? Promotion.promote(U.getReferenceVolatile(o, dram)) : Slots.bits(o, dram, type);
+    }
+
+    // ---- volatile fields and atomic operations
+
+    /** Where a field lies in DRAM; -1 if it is not part of replicas. */
+    public static long fieldOffset(Object o, int fieldId) {
+        ClassInfo c = ClassInfos.of(o);
+        int slot = c.slot(fieldId);
+        return slot < 0 ? -1 : c.dram[slot];
+    }
+
+    /** As {@link #lock(Object, long, Object)}, for a primitive. */
+    public static int lock(Object o, long offset) {
+        return lock(o, offset, null);
+    }
+
+    /**
+     * Before a volatile or atomic store into {@code o}: {@code v} is durable, and the replica locked, when this returns. If {@code o}
+     * is no longer durable, the white gate is entered instead.
+     *
+     * @return below 0, for {@link #unlock}; above 0, for {@link WhiteGate#exit}
+     */
+    public static int lock(Object o, long offset, Object v) {
+        for (;;) {
+            int gate = Gate.enter();
+            boolean kept = false;
+            try {
+                long word = Replicas.find(o);
+                if (word != 0) {
+                    Promotion.promote(v);
+                    int stripe = Stripes.lock(Replicas.position(word));
+                    if (Replicas.position(Replicas.find(o)) == Replicas.position(word)) {
+                        kept = true;
+                        return -1 - (gate | stripe << 16);
+                    }
+                    Stripes.unlock(stripe);
+                }
+            } finally {
+                if (!kept) {
+                    Gate.exit(gate);
+                }
+            }
+            int white = WhiteGate.enter();
+            if (Replicas.find(o) == 0) {
+                return white;
+            }
+            WhiteGate.exit(white);
+        }
+    }
+
+    public static void unlock(int token) {
+        int both = -1 - token;
+        Stripes.unlock(both >>> 16);
+        Gate.exit(both & 0xffff);
+    }
+
+    /** Under the lock, before DRAM: the replica's reference at this offset. */
+    public static void mirrorRef(Object o, long offset, Object v) {
+        long word = v == null ? 0 : Replicas.find(v);
+        mirrorBits(o, offset, Replicas.position(word), 8);
+    }
+
+    /** Under the lock, before DRAM: the replica's bits at this offset; durable when it returns. */
+    public static void mirrorBits(Object o, long offset, long bits, int bytes) {
+        long word = Replicas.find(o);
+        if (word == 0) {
+            return;
+        }
+        ClassInfo c = ClassInfos.of(o);
+        long at;
+        if (c.form == Layout.FORM_ARRAY) {
+            long within = offset - c.elementBase;
+            at = Replicas.position(word) + Layout.DATA + (c.element == ClassInfo.REFERENCE ? within >> c.elementShift << 3 : within);
+        } else {
+            int slot = c.slotAt(offset);
+            if (slot < 0) {
+                return;
+            }
+            at = Replicas.position(word) + c.nvm[slot];
+        }
+        UndoLog.before(at, bytes);
+        Nvm.putBits(at, bits, bytes);
+        Nvm.writeBack(at, bytes);
+        Nvm.fence();
+        DurableGraph.stored();
+    }
+
+    // ---- static fields
+
+    public static void preStatic(Object v, int fieldId) {
+        if (v != null && DurableGraph.active() && Roots.known(fieldId, FieldIds.owner(fieldId), FieldIds.name(fieldId))) {
+            promoteForRoot(v);
+        }
+    }
+
+    public static void preStaticOffset(Class<?> c, long offset, Object v) {
+        if (v != null && DurableGraph.active() && Roots.at(c, offset) != null) {
+            promoteForRoot(v);
+        }
+    }
+
+    private static void promoteForRoot(Object v) {
+        int gate = Gate.enter();
+        try {
+            Promotion.promote(v);
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    public static void staticField(int fieldId) {
+        if (DurableGraph.active() && Roots.known(fieldId, FieldIds.owner(fieldId), FieldIds.name(fieldId))) {
+            Roots.stored(FieldIds.owner(fieldId), FieldIds.name(fieldId));
+        }
+    }
+
+    public static void staticOffset(Class<?> c, long offset) {
+        Roots.Root root = DurableGraph.active() ? Roots.at(c, offset) : null;
+        if (root != null) {
+            Roots.mirror(root);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+package io.towa.medium;
+
+import jdk.internal.misc.Unsafe;
+
+/**
+ * One bit per 4096-byte page of the pool: stored to since the last commit.
+ *
+ * <p>A bit is set after the store to its page and before the operation that stored leaves the gate; the committer takes the bits while
+ * the gate is closed. So no store is ever between two commits.
+ */
+public final class DirtyPages {
+    public static final int PAGE = 4096;
+    private static final int SHIFT = 12;
+    private static final Unsafe U = Unsafe.getUnsafe();
+
+    private final long[] bits;
+
+    public DirtyPages(long capacity) {
+        bits = new long[(int) ((capacity >>> SHIFT) + 63 >>> 6)];
+    }
+
+    public void mark(long at, long bytes) {
+        long last = at + bytes - 1 >>> SHIFT;
+        for (long page = at >>> SHIFT; page <= last; page++) {
+            int word = (int) (page >>> 6);
+            long bit = 1L << page;
+            if ((bits[word] & bit) == 0) {
+                U.getAndBitwiseOrLong(bits, Unsafe.ARRAY_LONG_BASE_OFFSET + 8L * word, bit);
+            }
+        }
+    }
+
+    /** The numbers of the dirty pages, in order; none is dirty afterwards. Nobody may mark meanwhile. */
+    public int[] take() {
+        int count = 0;
+        for (int i = 0; i < bits.length; i++) {
+            count += Long.bitCount(bits[i]);
+        }
+        int[] pages = new int[count];
+        int n = 0;
+        for (int i = 0; i < bits.length; i++) {
+            long left = bits[i];
+            bits[i] = 0;
+            while (left != 0) {
+                pages[n++] = (i << 6) + Long.numberOfTrailingZeros(left);
+                left &= left - 1;
+            }
+        }
+        return pages;
+    }
+}

@@ -1,0 +1,65 @@
+package io.towa.medium;
+
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import jdk.internal.access.SharedSecrets;
+
+/**
+ * The two system calls that the JDK has no name for: {@code membarrier} and {@code fallocate}.
+ *
+ * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
+ * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
+ * a filter that forbids it) {@link #processWideFence} says false, and writers must fence: see {@code io.towa.barrier.Barrier}.
+ */
+public final class SystemCalls {
+    private static final long REGISTER = 16;
+    private static final long EXPEDITED = 8;
+
+    /** For calls that end at once: the thread does not leave Java for them. */
+    private static final MethodHandle SHORT;
+    private static final MethodHandle LONG;
+    private static final long MEMBARRIER;
+    private static final long FALLOCATE;
+    private static final boolean FENCES;
+
+    static {
+        SharedSecrets.getJavaLangAccess().addEnableNativeAccessToAllUnnamed();
+        boolean x86 = System.getProperty("os.arch").equals("amd64");
+        MEMBARRIER = x86 ? 324 : 283;
+        FALLOCATE = x86 ? 285 : 47;
+        ValueLayout.OfLong word = ValueLayout.JAVA_LONG;
+        Linker linker = Linker.nativeLinker();
+        FunctionDescriptor type = FunctionDescriptor.of(word, word, word, word, word, word);
+        SHORT = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type, Linker.Option.critical(false));
+        LONG = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type);
+        FENCES = call(SHORT, MEMBARRIER, REGISTER, 0, 0, 0) == 0;
+    }
+
+    private SystemCalls() {}
+
+    private static long call(MethodHandle how, long number, long a, long b, long c, long d) {
+        try {
+            return (long) how.invokeExact(number, a, b, c, d);
+        } catch (Throwable e) {
+            throw new LinkageError("syscall", e);
+        }
+    }
+
+    /** Whether {@link #fenceEveryThread} works here. */
+    public static boolean processWideFence() {
+        return FENCES;
+    }
+
+    public static void fenceEveryThread() {
+        if (FENCES && call(SHORT, MEMBARRIER, EXPEDITED, 0, 0, 0) != 0) {
+            throw new IllegalStateException("membarrier stopped working");
+        }
+    }
+
+    /** Allocates the file's blocks in this range, so that a store to them cannot fail; false if the file system has no room or cannot. */
+    public static boolean allocate(int descriptor, long from, long bytes) {
+        return call(LONG, FALLOCATE, descriptor, 0, from, bytes) == 0;
+    }
+}

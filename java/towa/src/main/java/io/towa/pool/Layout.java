@@ -1,0 +1,60 @@
+package io.towa.pool;
+
+/**
+ * Where everything lies in a pool file, version 1 (docs/format.md, "java"). Little endian; references are byte offsets in the file, 0 is null.
+ *
+ * <pre>
+ *   0        superblock, slot 0        4096   superblock, slot 1
+ *   8192     words, each updated by one aligned store
+ *   65536    segments of 4096 bytes up to the frontier: records and replicas
+ * </pre>
+ */
+public final class Layout {
+    public static final byte[] MAGIC = {'T', 'O', 'W', 'A', 'J', 'A', 'V', 'A'};
+    public static final int VERSION = 1;
+    public static final int SLOT = 4096;
+    public static final int SUPERBLOCK = 256;
+
+    /** End of the used segments; only grows. */
+    public static final long FRONTIER = 8192;
+    /** Number of the recovery: marks that bear another are stale. */
+    public static final long MARK_NUMBER = 8200;
+    /** Cycle of the collector: the stamp of new replicas. */
+    public static final long CYCLE = 8208;
+    public static final long CLASSES = 8216;
+    public static final long ROOTS = 8224;
+    public static final long UNDO = 8232;
+
+    public static final long HEAP = 65536;
+    public static final int SEGMENT = 4096;
+
+    /** Replica: class index, stamp, mark, identity hash, length, data. */
+    public static final int CLASS_INDEX = 0;
+    public static final int STAMP = 4;
+    public static final int MARK = 8;
+    public static final int HASH = 16;
+    public static final int LENGTH = 20;
+    public static final int DATA = 24;
+
+    /** Mark: mark number in the upper bits, index of the recovered object in the lower. */
+    public static final int MARK_SHIFT = 36;
+    public static final long MAX_MARK_NUMBER = (1L << 28) - 1;
+    public static final int MAX_CYCLE = (1 << 28) - 1;
+
+    /** Record: next, kind, bytes, checksum, 0; payload. */
+    public static final int RECORD_KIND = 8;
+    public static final int RECORD_BYTES = 12;
+    public static final int RECORD_SUM = 16;
+    public static final int RECORD_PAYLOAD = 24;
+    public static final int KIND_CLASS = 1;
+    public static final int KIND_ROOT = 2;
+
+    /** Forms of class records. */
+    public static final int FORM_OBJECT = 0;
+    public static final int FORM_ARRAY = 1;
+    public static final int FORM_ENUM = 2;
+    public static final int FORM_CLASS = 3;
+    public static final int FORM_NAMED = 4;
+
+    private Layout() {}
+}

@@ -1,0 +1,262 @@
+package io.towa.pool;
+
+import io.towa.Durability;
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.DirtyPages;
+import io.towa.medium.Nvm;
+import io.towa.medium.SystemCalls;
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.channels.FileLock;
+import java.nio.channels.OverlappingFileLockException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.SecureRandom;
+import jdk.internal.access.SharedSecrets;
+
+/**
+ * The pool's file: made or opened, locked against a second owner, mapped whole.
+ *
+ * <p>Creation: superblock "being made", words, sync, superblock "ready". A crash before the last leaves a file that holds nothing, and the
+ * next opening makes it anew. What must always hold: no byte below the frontier lacks its block on the disk, so that no store can fail.
+ */
+public final class PoolFile implements AutoCloseable {
+    private static final int ALLOCATE_STEP = 16 << 20;
+
+    private final String name;
+    private final RandomAccessFile file;
+    private final FileChannel channel;
+    private final FileLock lock;
+    private final Superblock superblock;
+    private final Arena arena;
+    private final boolean fresh;
+    private final DirtyPages dirty;
+    private long allocatedTo;
+
+    /**
+     * Opens or makes the pool at {@code path}, and attaches {@link Nvm} to it.
+     *
+     * @param capacity the most bytes that the file may get; 0: what it has, or 4 times the JVM's largest heap
+     */
+    public PoolFile(Path path, long capacity, Durability durability) {
+        name = path.toString();
+        RandomAccessFile opened = null;
+        try {
+            boolean exists = Files.exists(path);
+            if (!exists) {
+                Files.newByteChannel(path, java.util.Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE),
+                    PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))).close();
+            } else if (!Files.isRegularFile(path)) {
+                throw new PoolException(Reason.FOREIGN, name + ": not a file; a pool of the Java door is one file");
+            }
+            opened = new RandomAccessFile(path.toFile(), "rw");
+            file = opened;
+            channel = file.getChannel();
+            lock = lock(channel, name);
+            boolean empty = channel.size() == 0;
+            Superblock found = empty ? null : Superblock.read(channel, name);
+            fresh = found == null || !found.ready;
+            superblock = fresh ? make(capacity, durability) : found;
+            if (!fresh) {
+                adjust(capacity, durability);
+            }
+            arena = Arena.ofShared();
+            dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
+            map(durability);
+            long frontier = Nvm.getLong(Layout.FRONTIER);
+            if (frontier < Layout.HEAP || frontier > superblock.capacity || frontier % Layout.SEGMENT != 0) {
+                throw new PoolException(Reason.DAMAGED, name + ": frontier " + frontier + " is outside the file; restore it from a copy");
+            }
+            allocatedTo = frontier;
+        } catch (IOException e) {
+            close(opened);
+            throw new PoolException(Reason.IO, name + ": " + e.getMessage() + " (" + e.getClass().getSimpleName() + ")", e);
+        } catch (RuntimeException | Error e) {
+            Nvm.detach();
+            close(opened);
+            throw e;
+        }
+    }
+
+    private static void close(RandomAccessFile f) {
+        try {
+            if (f != null) {
+                f.close();
+            }
+        } catch (IOException e) {
+            // the first failure is the one to tell
+        }
+    }
+
+    private static FileLock lock(FileChannel channel, String name) throws IOException {
+        try {
+            FileLock lock = channel.tryLock();
+            if (lock != null) {
+                return lock;
+            }
+        } catch (OverlappingFileLockException e) {
+            throw new PoolException(Reason.BUSY, name + ": this process has it open already");
+        }
+        throw new PoolException(Reason.BUSY, name + ": another process has it open; end that one, or use another file");
+    }
+
+    private static long defaultCapacity() {
+        return Math.max(1L << 30, 4 * Runtime.getRuntime().maxMemory()) + (1 << 20) - 1 & -(1 << 20);
+    }
+
+    private Superblock make(long capacity, Durability durability) throws IOException {
+        Superblock s = new Superblock();
+        SecureRandom random = new SecureRandom();
+        s.uuidHigh = random.nextLong() & 0xffffffffffff0fffL | 0x4000L;
+        s.uuidLow = random.nextLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
+        s.capacity = capacity == 0 ? defaultCapacity() : capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT;
+        s.created = System.currentTimeMillis() / 1000;
+        s.durability = durability;
+        // What an interrupted creation left goes; the file shows nothing until the last write.
+        channel.truncate(0);
+        fill(0, Layout.HEAP);
+        s.write(channel);
+        ByteBuffer words = ByteBuffer.allocate(48).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+        words.putLong(0, Layout.HEAP).putLong(8, 1).putLong(16, 1);
+        channel.write(words, Layout.FRONTIER);
+        channel.force(true);
+        s.ready = true;
+        s.write(channel);
+        return s;
+    }
+
+    private void adjust(long capacity, Durability durability) throws IOException {
+        long size = channel.size();
+        if (size < Layout.HEAP) {
+            throw new PoolException(Reason.DAMAGED, name + ": cut to " + size + " bytes; restore it from a copy");
+        }
+        ByteBuffer frontier = ByteBuffer.allocate(8).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+        channel.read(frontier, Layout.FRONTIER);
+        if (frontier.getLong(0) > size) {
+            throw new PoolException(Reason.DAMAGED, name + ": cut to " + size + " bytes, of which it used " + frontier.getLong(0)
+                + "; restore it from a copy");
+        }
+        superblock.capacity = Math.max(superblock.capacity, capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT);
+        superblock.clean = false;
+        superblock.durability = durability;
+        superblock.write(channel);
+    }
+
+    private void map(Durability durability) throws IOException {
+        if (durability == Durability.POWER) {
+            file.setLength(Math.max(file.length(), superblock.capacity));
+            attach(channel.map(FileChannel.MapMode.PRIVATE, 0, superblock.capacity, arena), Nvm.PRIVATE);
+            return;
+        }
+        try {
+            attach(channel.map(jdk.nio.mapmode.ExtendedMapMode.READ_WRITE_SYNC, 0, superblock.capacity, arena), Nvm.DAX);
+        } catch (IOException | UnsupportedOperationException e) {
+            // Not a DAX mapping: the page cache keeps what a killed process stored.
+            attach(channel.map(FileChannel.MapMode.READ_WRITE, 0, superblock.capacity, arena), Nvm.SHARED);
+        }
+    }
+
+    private void attach(MemorySegment segment, int medium) {
+        Nvm.attach(segment.address(), medium, dirty);
+    }
+
+    /**
+     * Moves the durable frontier to {@code wanted}, or at least to {@code least}; the blocks up to it are allocated first.
+     *
+     * @return the new frontier
+     */
+    long advance(long least, long wanted) {
+        long end = Math.min(wanted, superblock.capacity);
+        if (least > end) {
+            throw Allocator.full(name, superblock.capacity, least);
+        }
+        if (end > allocatedTo) {
+            long to = Math.min(superblock.capacity, Math.max(end, allocatedTo + ALLOCATE_STEP));
+            if (!reserve(allocatedTo, to) && !reserve(allocatedTo, end)) {
+                throw new PoolException(Reason.FULL, name + ": the file system has no room for " + (end - allocatedTo)
+                    + " bytes more; make room and store again");
+            }
+        }
+        Nvm.putLongDurably(Layout.FRONTIER, end);
+        return end;
+    }
+
+    private boolean reserve(long from, long to) {
+        int fd;
+        try {
+            fd = SharedSecrets.getJavaIOFileDescriptorAccess().get(file.getFD());
+        } catch (IOException e) {
+            return false;
+        }
+        if (!SystemCalls.allocate(fd, from, to - from)) {
+            // A file system without fallocate, or a full one: writing says which.
+            try {
+                fill(from, to);
+            } catch (IOException e) {
+                return false;
+            }
+        }
+        allocatedTo = to;
+        return true;
+    }
+
+    private void fill(long from, long to) throws IOException {
+        ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 16);
+        for (long at = from; at < to;) {
+            zeros.clear().limit((int) Math.min(zeros.capacity(), to - at));
+            at += channel.write(zeros, at);
+        }
+    }
+
+    public String name() {
+        return name;
+    }
+
+    public boolean fresh() {
+        return fresh;
+    }
+
+    public Superblock superblock() {
+        return superblock;
+    }
+
+    public FileChannel channel() {
+        return channel;
+    }
+
+    public DirtyPages dirty() {
+        return dirty;
+    }
+
+    /** Writes to the disk what the kernel still holds. */
+    public void force() {
+        try {
+            channel.force(false);
+        } catch (IOException e) {
+            throw new PoolException(Reason.IO, name + ": " + e.getMessage(), e);
+        }
+    }
+
+    /** Unmaps, notes the clean end, and lets others open the file. */
+    @Override
+    public void close() {
+        try {
+            Nvm.detach();
+            arena.close();
+            superblock.clean = true;
+            superblock.write(channel);
+            lock.release();
+        } catch (IOException e) {
+            throw new PoolException(Reason.IO, name + ": " + e.getMessage(), e);
+        } finally {
+            close(file);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+package io.towa.pool;
+
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.zip.CRC32C;
+
+/**
+ * The records of classes and roots: two linked lists from words of the file's head (RBP: "nvm class" records).
+ *
+ * <p>A record is written whole and made durable, then its head is moved to it by one store: so a crash shows it whole or not at all. The
+ * only part that changes afterwards is a root's value.
+ */
+public final class Records {
+    /** A field of a class record. */
+    public record Field(int offset, char type, String declaring, String name, String descriptor) {}
+
+    /** A class record. */
+    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields) {}
+
+    /** A root record; its value lies at {@link #value}. */
+    public record RootRecord(long at, int bytes, String className, String field, String descriptor) {
+        public long value() {
+            return at + Layout.RECORD_PAYLOAD;
+        }
+    }
+
+    private Records() {}
+
+    /** Writes a class record and links it. */
+    public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields) {
+        Out out = new Out();
+        out.u32(index).u32(form).u32(instanceBytes).u32(fields.size()).text(name);
+        for (int i = 0; i < fields.size(); i++) {
+            Field f = fields.get(i);
+            out.u32(f.offset).u32(f.type).text(f.declaring).text(f.name).text(f.descriptor);
+        }
+        long at = add(allocator, Layout.CLASSES, Layout.KIND_CLASS, out.bytes(), 0);
+        return new ClassRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, index, form, instanceBytes, name, fields);
+    }
+
+    /** Writes a root record with a null value and links it. */
+    public static RootRecord addRoot(Allocator allocator, String className, String field, String descriptor) {
+        Out out = new Out();
+        out.u32(0).u32(0).text(className).text(field).text(descriptor);
+        long at = add(allocator, Layout.ROOTS, Layout.KIND_ROOT, out.bytes(), 8);
+        return new RootRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, className, field, descriptor);
+    }
+
+    private static synchronized long add(Allocator allocator, long head, int kind, byte[] payload, int unchecked) {
+        int bytes = Layout.RECORD_PAYLOAD + payload.length;
+        Allocator.Cache cache = allocator.acquire();
+        long at;
+        try {
+            at = allocator.allocate(cache, bytes);
+        } finally {
+            allocator.release(cache);
+        }
+        Nvm.putLong(at, Nvm.getLong(head));
+        Nvm.putInt(at + Layout.RECORD_KIND, kind);
+        Nvm.putInt(at + Layout.RECORD_BYTES, bytes);
+        Nvm.putInt(at + Layout.RECORD_SUM, sum(payload, unchecked));
+        Nvm.putInt(at + Layout.RECORD_SUM + 4, 0);
+        Nvm.putBytes(at + Layout.RECORD_PAYLOAD, payload);
+        Nvm.writeBack(at, bytes);
+        Nvm.fence();
+        Nvm.putLongDurably(head, at);
+        return at;
+    }
+
+    private static int sum(byte[] payload, int from) {
+        CRC32C crc = new CRC32C();
+        crc.update(payload, from, payload.length - from);
+        return (int) crc.getValue();
+    }
+
+    public static List<ClassRecord> classes(String pool, long frontier) {
+        List<ClassRecord> all = new ArrayList<>();
+        for (long at = Nvm.getLong(Layout.CLASSES); at != 0; at = Nvm.getLong(at)) {
+            In in = open(pool, at, Layout.KIND_CLASS, 0, frontier, all.size());
+            int index = in.u32();
+            int form = in.u32();
+            int instanceBytes = in.u32();
+            int n = in.u32();
+            String name = in.text();
+            List<Field> fields = new ArrayList<>();
+            for (int i = 0; i < n; i++) {
+                fields.add(new Field(in.u32(), (char) in.u32(), in.text(), in.text(), in.text()));
+            }
+            if (index < 1 || form < 0 || form > Layout.FORM_NAMED) {
+                throw damaged(pool, at);
+            }
+            all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields));
+        }
+        return all;
+    }
+
+    public static List<RootRecord> roots(String pool, long frontier) {
+        List<RootRecord> all = new ArrayList<>();
+        for (long at = Nvm.getLong(Layout.ROOTS); at != 0; at = Nvm.getLong(at)) {
+            In in = open(pool, at, Layout.KIND_ROOT, 8, frontier, all.size());
+            in.u32();
+            in.u32();
+            all.add(new RootRecord(at, in.recordBytes, in.text(), in.text(), in.text()));
+        }
+        return all;
+    }
+
+    private static In open(String pool, long at, int kind, int unchecked, long frontier, int seen) {
+        if (at < Layout.HEAP || at % 16 != 0 || at + Layout.RECORD_PAYLOAD > frontier || seen > frontier / 32) {
+            throw damaged(pool, at);
+        }
+        int bytes = Nvm.getInt(at + Layout.RECORD_BYTES);
+        if (Nvm.getInt(at + Layout.RECORD_KIND) != kind || bytes < Layout.RECORD_PAYLOAD + 8 || at + bytes > frontier) {
+            throw damaged(pool, at);
+        }
+        byte[] payload = Nvm.getBytes(at + Layout.RECORD_PAYLOAD, bytes - Layout.RECORD_PAYLOAD);
+        if (Nvm.getInt(at + Layout.RECORD_SUM) != sum(payload, unchecked)) {
+            throw damaged(pool, at);
+        }
+        return new In(pool, at, bytes, payload);
+    }
+
+    private static PoolException damaged(String pool, long at) {
+        return new PoolException(Reason.DAMAGED, pool + ": the record at " + at + " is damaged; restore the file from a copy");
+    }
+
+    /** Writes a payload. */
+    private static final class Out {
+        private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+
+        Out u32(int v) {
+            for (int i = 0; i < 32; i += 8) {
+                bytes.write(v >>> i);
+            }
+            return this;
+        }
+
+        Out text(String s) {
+            byte[] utf8 = s.getBytes(StandardCharsets.UTF_8);
+            u32(utf8.length);
+            bytes.write(utf8, 0, utf8.length);
+            while (bytes.size() % 4 != 0) {
+                bytes.write(0);
+            }
+            return this;
+        }
+
+        byte[] bytes() {
+            return bytes.toByteArray();
+        }
+    }
+
+    /** Reads a payload. */
+    private static final class In {
+        private final String pool;
+        private final long at;
+        private final int recordBytes;
+        private final byte[] bytes;
+        private int next;
+
+        In(String pool, long at, int recordBytes, byte[] bytes) {
+            this.pool = pool;
+            this.at = at;
+            this.recordBytes = recordBytes;
+            this.bytes = bytes;
+        }
+
+        int u32() {
+            if (next + 4 > bytes.length) {
+                throw damaged(pool, at);
+            }
+            next += 4;
+            return bytes[next - 4] & 255 | (bytes[next - 3] & 255) << 8 | (bytes[next - 2] & 255) << 16 | bytes[next - 1] << 24;
+        }
+
+        String text() {
+            int n = u32();
+            if (n < 0 || next + n > bytes.length) {
+                throw damaged(pool, at);
+            }
+            String s = new String(bytes, next, n, StandardCharsets.UTF_8);
+            next = next + n + 3 & -4;
+            return s;
+        }
+    }
+}
