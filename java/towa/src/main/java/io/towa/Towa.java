@@ -39,6 +39,15 @@ public final class Towa {
         DurableGraph.open(file, options);
     }
 
+    /**
+     * Whether {@code file} is a pool that was made whole, so that {@link #open} would recover from it.
+     *
+     * @throws PoolException it is damaged, or made by a newer version
+     */
+    public static boolean holdsData(Path file) {
+        return DurableGraph.holdsData(file);
+    }
+
     public static boolean isOpen() {
         return DurableGraph.active();
     }

@@ -13,6 +13,7 @@ import io.towa.pool.Committer;
 import io.towa.pool.Layout;
 import io.towa.pool.PoolFile;
 import io.towa.pool.Records;
+import io.towa.pool.Superblock;
 import io.towa.pool.UndoLog;
 import java.lang.reflect.Field;
 import java.nio.file.Path;
@@ -90,6 +91,18 @@ public final class DurableGraph {
             active = false;
             abandon(file);
             throw e;
+        }
+    }
+
+    /** See {@link io.towa.Towa#holdsData}. */
+    public static boolean holdsData(Path path) {
+        if (!java.nio.file.Files.exists(path)) {
+            return false;
+        }
+        try (java.nio.channels.FileChannel file = java.nio.channels.FileChannel.open(path)) {
+            return file.size() > 0 && Superblock.read(file, path.toString()).ready;
+        } catch (java.io.IOException e) {
+            throw new PoolException(Reason.IO, path + ": " + e.getMessage(), e);
         }
     }
 
