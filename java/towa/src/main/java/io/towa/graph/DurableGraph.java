@@ -15,7 +15,6 @@ import io.towa.pool.PoolFile;
 import io.towa.pool.Records;
 import io.towa.pool.Superblock;
 import io.towa.pool.UndoLog;
-import java.lang.reflect.Field;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -50,7 +49,7 @@ public final class DurableGraph {
 
     /** Opens a pool; see {@link io.towa.Towa#open}. */
     public static synchronized void open(Path path, TowaOptions how) {
-        if (!Agent.present()) {
+        if (Agent.instrumentation() == null) {
             throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
         }
         if (active) {
@@ -67,7 +66,7 @@ public final class DurableGraph {
             Agent.weaveJdk();
             ClassInfos.reset();
             named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
-            Groups.flipStatics();
+            Groups.ensureFlipped(new Class<?>[0], 0);
             UndoLog.open(file);
             classes = Records.classes(file.name(), Nvm.getLong(Layout.FRONTIER));
             nextIndex = 1;
@@ -82,10 +81,7 @@ public final class DurableGraph {
             }
             committer = Committer.start(file, how);
             active = true;
-            List<Class<?>> owners = Agent.loadedRootClasses();
-            for (int i = 0; i < owners.size(); i++) {
-                learn(owners.get(i));
-            }
+            Roots.learnAll();
             Collector.start();
         } catch (RuntimeException | Error e) {
             active = false;
@@ -112,17 +108,6 @@ public final class DurableGraph {
             file.close();
         } catch (RuntimeException e) {
             // the first failure is the one to tell
-        }
-    }
-
-    /** The durable roots that {@code c} declares are roots from now on; those the pool did not know get their present value there. */
-    static void learn(Class<?> c) {
-        List<Field> fields = Roots.declaredBy(c);
-        for (int i = 0; i < fields.size(); i++) {
-            Roots.Root root = Roots.add(c, fields.get(i));
-            if (root != null) {
-                Roots.mirror(root);
-            }
         }
     }
 
