@@ -1,6 +1,7 @@
 package io.towa.agent;
 
 import java.util.HashMap;
+import org.objectweb.asm.Type;
 
 /**
  * Calls that write without a store instruction: which are redirected, and which are followed by a barrier for their array arguments.
@@ -108,9 +109,21 @@ final class Calls {
         if (spec == null || spec.length() == 0) return null;
         // The public sort(int[], ...) overloads are ordinary Java; the intrinsic takes the array as an Object.
         if (owner.equals("java/util/DualPivotQuicksort") && !desc.startsWith("(Ljava/lang/Class;Ljava/lang/Object;")) return null;
+        if (!fits(spec, desc)) return null;
         // Inflating into bytes counts characters of two bytes.
         if (name.equals("inflate") && desc.startsWith("([BI[B")) return wrap("2");
         return wrap(spec);
+    }
+
+    /** An overload that has no array in the place where the written one would be is another method. */
+    private static boolean fits(String spec, String desc) {
+        Type[] args = Type.getArgumentTypes(desc);
+        for (int i = 0; i < spec.length(); i++) {
+            if (i != 0 && spec.charAt(i - 1) != ',') continue;
+            int k = spec.charAt(i) - '0';
+            if (k >= args.length || args[k].getSort() < Type.ARRAY) return false;
+        }
+        return true;
     }
 
     /** A native method of the calling class itself: everything in its arrays may have changed. */
@@ -118,9 +131,9 @@ final class Calls {
         String spec = SPECS.get(owner + '.' + name);
         if (spec != null) return spec.length() == 0 ? null : wrap(spec);
         StringBuilder all = new StringBuilder();
-        org.objectweb.asm.Type[] args = org.objectweb.asm.Type.getArgumentTypes(desc);
+        Type[] args = Type.getArgumentTypes(desc);
         for (int i = 0; i < args.length; i++) {
-            if (args[i].getSort() == org.objectweb.asm.Type.ARRAY) all.append(all.length() == 0 ? "" : ",").append(i);
+            if (args[i].getSort() == Type.ARRAY) all.append(all.length() == 0 ? "" : ",").append(i);
         }
         return wrap(all.toString());
     }
