@@ -86,7 +86,8 @@ final class Cases {
         int[] big = new int[3000];
         add("sort large int[]", big, new Action() {
             public void run(int i) {
-                big[5] = 1 << 30;
+                big[0] = 1;
+                big[1] = 0;
                 long before = io.towa.graph.Stores.writes;
                 if ((i & 255) == 0) Arrays.sort(big); else Arrays.sort(big, 0, 100);
                 if (io.towa.graph.Stores.writes == before) io.towa.graph.Stores.writes = before - 1;
@@ -226,7 +227,8 @@ final class Cases {
     private static void collections() throws Exception {
         HashMap<Integer, Object> hm = new HashMap<>(); TreeMap<Integer, Object> tm = new TreeMap<>(); ArrayDeque<Object> dq = new ArrayDeque<>(16);
         add("HashMap.put, remove", hm, i -> { hm.put(i, i); hm.remove(i); });
-        HashMap<Integer, Object> full = new HashMap<>(Map.of(1, 2));
+        HashMap<Integer, Object> full = new HashMap<>(64);
+        full.put(1, 2);
         add("HashMap table", get(HashMap.class, "table", full), i -> { full.put(5, i); full.remove(5); });
         add("TreeMap.put", tm, i -> { tm.put(i, i); tm.remove(i); }); add("ArrayDeque", dq, i -> { dq.addLast(i); dq.pollFirst(); });
         LinkedHashMap<Object, Object> lru = new LinkedHashMap<>(16, .75f, true);
