@@ -148,7 +148,10 @@ public final class Groups {
         }
         for (; c != null && c != Object.class; c = c.getSuperclass()) {
             synchronized (NUMBERS) {
-                Integer k = Integer.valueOf(number(c.getName().replace('.', '/')));
+                String name = c.getName();
+                // What stands after the slash in a hidden class' name is not in its class file.
+                if (c.isHidden()) name = name.substring(0, name.lastIndexOf('/'));
+                Integer k = Integer.valueOf(number(name.replace('.', '/')));
                 if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
             }
         }
