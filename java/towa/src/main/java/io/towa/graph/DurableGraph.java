@@ -55,7 +55,10 @@ public final class DurableGraph {
         if (active) {
             throw new PoolException(Reason.BUSY, pool.name() + " is open; close it first: one pool at a time");
         }
-        Header.selfTest();
+        String unlike = Header.selfTest();
+        if (unlike != null) {
+            throw new PoolException(Reason.NO_AGENT, "this Java machine is not one that Towa knows: " + unlike + "; use a JDK 25");
+        }
         PoolFile file = new PoolFile(path, how.capacity(), how.durability());
         try {
             pool = file;
