@@ -20,7 +20,7 @@ public final class Replicas {
     static final int SLOT_SHIFT = 44;
     private static final long POSITION = (1L << SLOT_SHIFT) - 16;
 
-    private static final int SHARDS = 64;
+    static final int SHARDS = 64;
     private static final Object REMOVED = new Object();
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final long REFS = Unsafe.ARRAY_OBJECT_BASE_OFFSET;
@@ -59,9 +59,50 @@ public final class Replicas {
         shards = fresh((int) Math.min(1 << 28, Long.highestOneBit(each - 1) << 1));
     }
 
-    private static int spread(int hash) {
+    /** The identity hash, spread: the upper bits say which shard, the lower where in it. */
+    static int spread(int hash) {
         int h = hash * 0x9E3779B1;
         return h ^ h >>> 15;
+    }
+
+    static int shard(int spread) {
+        return spread >>> 26;
+    }
+
+    /** The table of one shard, made by one thread and seen by nobody before {@link #install}: recovery's way in, which stays within the cache. */
+    static final class Loading {
+        private final Table table;
+
+        Loading(long entries) {
+            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(2 * entries + 1) << 1)));
+        }
+
+        /** Enters {@code o}, whose spread hash is {@code spread}; false if it was in. */
+        boolean add(Object o, int spread, long position) {
+            Table t = table;
+            int mask = t.keys.length - 1;
+            int i = spread & mask;
+            for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
+                if (k == o) {
+                    return false;
+                }
+                i = i + 1 & mask;
+            }
+            t.words[i] = position;
+            t.keys[i] = o;
+            t.filled++;
+            t.live++;
+            return true;
+        }
+    }
+
+    /** Forgets all and shows these tables, one a shard, instead. */
+    static void install(Loading[] loaded) {
+        Table[] t = new Table[SHARDS];
+        for (int i = 0; i < SHARDS; i++) {
+            t[i] = loaded[i].table;
+        }
+        shards = t;
     }
 
     private static Object key(Table t, int i) {
