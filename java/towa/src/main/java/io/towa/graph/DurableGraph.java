@@ -36,6 +36,7 @@ public final class DurableGraph {
     private static TowaOptions options;
     private static int cycle;
     private static boolean skip;
+    private static boolean woven;
     private static ClassInfo named;
     private static List<Records.ClassRecord> classes = new ArrayList<>();
     private static int nextIndex;
@@ -52,6 +53,12 @@ public final class DurableGraph {
         if (!Agent.present()) {
             throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
         }
+        open(path, how, true);
+    }
+
+    /** @param withAgent false in tests of this package, which call {@link Stores} themselves */
+    static synchronized void open(Path path, TowaOptions how, boolean withAgent) {
+        woven = withAgent;
         if (active) {
             throw new PoolException(Reason.BUSY, pool.name() + " is open; close it first: one pool at a time");
         }
@@ -63,11 +70,15 @@ public final class DurableGraph {
             skip = how.skipsNotDurable();
             allocator = new Allocator(file, file.superblock().capacity, Nvm.getLong(Layout.FRONTIER));
             cycle = (int) Nvm.getLong(Layout.CYCLE);
-            Agent.weaveJdk();
+            if (woven) {
+                Agent.weaveJdk();
+            }
             ClassInfos.reset();
             named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
-            Groups.flipStatics();
-            UndoLog.open(file);
+            if (woven) {
+                Groups.flipStatics();
+            }
+            UndoLog.open(file, allocator);
             classes = Records.classes(file.name(), Nvm.getLong(Layout.FRONTIER));
             nextIndex = 1;
             for (int i = 0; i < classes.size(); i++) {
@@ -81,9 +92,11 @@ public final class DurableGraph {
             }
             committer = Committer.start(file, how);
             active = true;
-            List<Class<?>> owners = Agent.loadedRootClasses();
-            for (int i = 0; i < owners.size(); i++) {
-                learn(owners.get(i));
+            if (woven) {
+                List<Class<?>> owners = Agent.loadedRootClasses();
+                for (int i = 0; i < owners.size(); i++) {
+                    learn(owners.get(i));
+                }
             }
             Collector.start();
         } catch (RuntimeException | Error e) {
@@ -113,7 +126,16 @@ public final class DurableGraph {
         }
     }
 
-    public static synchronized void close() {
+    public static void close() {
+        Sections.pause();
+        try {
+            closeBetweenSections();
+        } finally {
+            Sections.resume();
+        }
+    }
+
+    private static synchronized void closeBetweenSections() {
         if (!active) {
             return;
         }
@@ -180,6 +202,11 @@ public final class DurableGraph {
         STORES.increment();
     }
 
+    /** Stores and promotions so far. */
+    static long changes() {
+        return STORES.sum() + PROMOTED.sum();
+    }
+
     static void promoted(int objects) {
         PROMOTED.add(objects);
     }
@@ -197,7 +224,9 @@ public final class DurableGraph {
         if (c.index != 0) {
             return;
         }
-        Groups.ensureFlipped(o.getClass());
+        if (woven) {
+            Groups.ensureFlipped(o.getClass());
+        }
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
                 Records.ClassRecord same = recordLike(c);
@@ -226,6 +255,6 @@ public final class DurableGraph {
 
     public static Metrics metrics() {
         return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
-            Collector.cycles(), Recovery.lastSeconds());
+            Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds());
     }
 }
