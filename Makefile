@@ -15,7 +15,7 @@ CUTS ?= 50
 export POOL PORT SEED IMAGES ROUNDS CUTS
 
 # In this order: what is quick and fails often first.
-STEPS := setup fmt lint doc unit examples loom check-install crash kill memcached clients vm miri fuzz
+STEPS := setup fmt lint doc unit examples loom check-install crash kill memcached clients java vm miri fuzz
 
 .PHONY: help build run test bench soak vm-soak install uninstall clean $(STEPS)
 

@@ -4,8 +4,8 @@ import io.towa.graph.Checker;
 import io.towa.graph.Collector;
 import io.towa.graph.DurableGraph;
 import io.towa.graph.Replicas;
+import io.towa.graph.Sections;
 import io.towa.medium.Nvm;
-import io.towa.pool.UndoLog;
 import java.nio.file.Path;
 
 /**
@@ -39,6 +39,15 @@ public final class Towa {
         DurableGraph.open(file, options);
     }
 
+    /**
+     * Whether {@code file} is a pool that was made whole, so that {@link #open} would recover from it.
+     *
+     * @throws PoolException it is damaged, or made by a newer version
+     */
+    public static boolean holdsData(Path file) {
+        return DurableGraph.holdsData(file);
+    }
+
     public static boolean isOpen() {
         return DurableGraph.active();
     }
@@ -60,7 +69,7 @@ public final class Towa {
      */
     public static void atomically(Runnable writes) {
         requireOpen();
-        UndoLog.run(writes);
+        Sections.run(writes);
     }
 
     public static boolean isDurable(Object o) {

@@ -13,8 +13,8 @@ import io.towa.pool.Committer;
 import io.towa.pool.Layout;
 import io.towa.pool.PoolFile;
 import io.towa.pool.Records;
+import io.towa.pool.Superblock;
 import io.towa.pool.UndoLog;
-import java.lang.reflect.Field;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -36,6 +36,7 @@ public final class DurableGraph {
     private static TowaOptions options;
     private static int cycle;
     private static boolean skip;
+    private static boolean woven;
     private static ClassInfo named;
     private static List<Records.ClassRecord> classes = new ArrayList<>();
     private static int nextIndex;
@@ -49,13 +50,22 @@ public final class DurableGraph {
 
     /** Opens a pool; see {@link io.towa.Towa#open}. */
     public static synchronized void open(Path path, TowaOptions how) {
-        if (!Agent.present()) {
+        if (Agent.instrumentation() == null) {
             throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
         }
+        open(path, how, true);
+    }
+
+    /** @param withAgent false in tests of this package, which call {@link Stores} themselves */
+    static synchronized void open(Path path, TowaOptions how, boolean withAgent) {
+        woven = withAgent;
         if (active) {
             throw new PoolException(Reason.BUSY, pool.name() + " is open; close it first: one pool at a time");
         }
-        Header.selfTest();
+        String unlike = Header.selfTest();
+        if (unlike != null) {
+            throw new PoolException(Reason.NO_AGENT, "this Java machine is not one that Towa knows: " + unlike + "; use a JDK 25");
+        }
         PoolFile file = new PoolFile(path, how.capacity(), how.durability());
         try {
             pool = file;
@@ -63,11 +73,15 @@ public final class DurableGraph {
             skip = how.skipsNotDurable();
             allocator = new Allocator(file, file.superblock().capacity, Nvm.getLong(Layout.FRONTIER));
             cycle = (int) Nvm.getLong(Layout.CYCLE);
-            Agent.weaveJdk();
+            if (woven) {
+                Agent.weaveJdk();
+            }
             ClassInfos.reset();
             named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
-            Groups.flipStatics();
-            UndoLog.open(file);
+            if (woven) {
+                Groups.ensureFlipped(new Class<?>[0], 0);
+            }
+            UndoLog.open(file, allocator);
             classes = Records.classes(file.name(), Nvm.getLong(Layout.FRONTIER));
             nextIndex = 1;
             for (int i = 0; i < classes.size(); i++) {
@@ -81,15 +95,26 @@ public final class DurableGraph {
             }
             committer = Committer.start(file, how);
             active = true;
-            List<Class<?>> owners = Agent.loadedRootClasses();
-            for (int i = 0; i < owners.size(); i++) {
-                learn(owners.get(i));
+            if (woven) {
+                Roots.learnAll();
             }
             Collector.start();
         } catch (RuntimeException | Error e) {
             active = false;
             abandon(file);
             throw e;
+        }
+    }
+
+    /** See {@link io.towa.Towa#holdsData}. */
+    public static boolean holdsData(Path path) {
+        if (!java.nio.file.Files.exists(path)) {
+            return false;
+        }
+        try (java.nio.channels.FileChannel file = java.nio.channels.FileChannel.open(path)) {
+            return file.size() > 0 && Superblock.read(file, path.toString()).ready;
+        } catch (java.io.IOException e) {
+            throw new PoolException(Reason.IO, path + ": " + e.getMessage(), e);
         }
     }
 
@@ -102,18 +127,16 @@ public final class DurableGraph {
         }
     }
 
-    /** The durable roots that {@code c} declares are roots from now on; those the pool did not know get their present value there. */
-    static void learn(Class<?> c) {
-        List<Field> fields = Roots.declaredBy(c);
-        for (int i = 0; i < fields.size(); i++) {
-            Roots.Root root = Roots.add(c, fields.get(i));
-            if (root != null) {
-                Roots.mirror(root);
-            }
+    public static void close() {
+        Sections.pause();
+        try {
+            closeBetweenSections();
+        } finally {
+            Sections.resume();
         }
     }
 
-    public static synchronized void close() {
+    private static synchronized void closeBetweenSections() {
         if (!active) {
             return;
         }
@@ -180,6 +203,11 @@ public final class DurableGraph {
         STORES.increment();
     }
 
+    /** Stores and promotions so far. */
+    static long changes() {
+        return STORES.sum() + PROMOTED.sum();
+    }
+
     static void promoted(int objects) {
         PROMOTED.add(objects);
     }
@@ -197,7 +225,9 @@ public final class DurableGraph {
         if (c.index != 0) {
             return;
         }
-        Groups.ensureFlipped(o.getClass());
+        if (woven) {
+            Groups.ensureFlipped(o.getClass());
+        }
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
                 Records.ClassRecord same = recordLike(c);
@@ -226,6 +256,6 @@ public final class DurableGraph {
 
     public static Metrics metrics() {
         return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
-            Collector.cycles(), Recovery.lastSeconds());
+            Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds());
     }
 }

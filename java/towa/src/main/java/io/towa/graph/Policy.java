@@ -72,8 +72,9 @@ final class Policy {
         if (isRefused(c)) {
             return c.getName() + " stands for something outside the program's data, or holds it";
         }
-        if (Weaver.isUnwoven(c)) {
-            return c.getName() + " could not be prepared by the agent, so stores to it would not be seen";
+        // Of locks nothing is durable that is ever stored to, but that they are there.
+        if (!c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
+            return c.getName() + " could not be woven by the agent, so stores to it would not be seen";
         }
         if (c.getClassLoader() == null && !isData(c)) {
             return c.getName() + " is not one of the JDK's data classes";

@@ -156,7 +156,7 @@ final class Recovery {
         for (int i = 0; i < roots.size(); i++) {
             Bound b = roots.get(i);
             if (b.field != null) {
-                Roots.add(b.owner, b.field);
+                Roots.add(b.owner, b.field, true);
             }
         }
         for (int i = 0; i < roots.size(); i++) {

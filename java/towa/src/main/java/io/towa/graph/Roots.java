@@ -103,10 +103,7 @@ final class Roots {
             }
             asked.set(fieldId);
         }
-        List<Class<?>> owners = io.towa.agent.Agent.loadedRootClasses();
-        for (int i = 0; i < owners.size(); i++) {
-            DurableGraph.learn(owners.get(i));
-        }
+        learnAll();
         return named(field);
     }
 
@@ -122,52 +119,79 @@ final class Roots {
 
     /** Brings the field's value to its record, and again while it changes. */
     static void mirror(Root root) {
-        int gate = Gate.enter();
-        try {
-            Object now = root.value();
-            Object v;
-            do {
-                v = now;
-                long position = Promotion.promote(v);
-                long at = root.record.value();
-                if (Nvm.getLong(at) != position) {
-                    UndoLog.before(at, 8);
-                    Nvm.putLongDurably(at, position);
-                    DurableGraph.stored();
-                }
-                U.fullFence();
-                now = root.value();
-            } while (now != v);
-        } finally {
-            Gate.exit(gate);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                Object now = root.value();
+                Object v;
+                do {
+                    v = now;
+                    long position = Promotion.promote(v);
+                    long at = root.record.value();
+                    if (Nvm.getLong(at) != position) {
+                        if (UndoLog.beforeReferences(at, 8)) {
+                            Collector.linked(Nvm.getLong(at));
+                        }
+                        Nvm.putLongDurably(at, position);
+                        DurableGraph.stored();
+                    }
+                    U.fullFence();
+                    now = root.value();
+                } while (now != v);
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
         }
     }
 
     /**
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
+     * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
      * @return null if it is known already
      */
-    static synchronized Root add(Class<?> c, Field f) {
+    static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
             if (all[i].owner == c && all[i].field.getName().equals(f.getName())) {
                 return null;
             }
         }
-        if (Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
+        if (annotated && Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
             throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName()
                 + " cannot be a durable root: it must be of reference type and not final, for recovery sets it");
         }
         Root root = new Root(c, f);
         root.record = find(root);
         if (root.record == null) {
-            root.record = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
-            records.add(root.record);
+            root.record = record(c, f);
         }
         Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
         more[all.length] = root;
         all = more;
         return root;
+    }
+
+    /** A new record; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
+    private static Records.RootRecord record(Class<?> c, Field f) {
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                Records.RootRecord r = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
+                records.add(r);
+                return r;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
+        }
     }
 
     private static Records.RootRecord find(Root root) {
@@ -180,19 +204,24 @@ final class Roots {
         return null;
     }
 
-    /** The root fields that {@code c} declares. */
-    static List<Field> declaredBy(Class<?> c) {
-        List<Field> found = new ArrayList<>();
+    /** Every root field of the classes that are loaded becomes a root; one that the pool did not know gets its present value there. */
+    static void learnAll() {
         RootFields.Root[] known = RootFields.all();
         for (int i = 0; i < known.length; i++) {
-            if (known[i].className.equals(c.getName().replace('.', '/'))) {
-                try {
-                    found.add(c.getDeclaredField(known[i].field));
-                } catch (NoSuchFieldException e) {
-                    // another class of that name, by another loader
+            RootFields.Root r = known[i];
+            if (r.gone()) {
+                continue;
+            }
+            try {
+                // The class is loaded: the weaver met it. A class of the same name that another loader would find is not looked for.
+                Class<?> c = Class.forName(r.className.replace('/', '.'), false, r.loader());
+                Root root = add(c, c.getDeclaredField(r.field), r.annotated);
+                if (root != null) {
+                    mirror(root);
                 }
+            } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
+                // its definition failed after it was woven
             }
         }
-        return found;
     }
 }

@@ -61,7 +61,7 @@ final class SavedPool {
     /** Makes {@code c.field} a root of the open pool, with its value of now. */
     static void root(Class<?> c, String field) {
         try {
-            Roots.Root r = Roots.add(c, c.getDeclaredField(field));
+            Roots.Root r = Roots.add(c, c.getDeclaredField(field), true);
             if (r != null) {
                 Roots.mirror(r);
             }

@@ -1,0 +1,226 @@
+package io.towa.agent;
+
+import java.lang.instrument.ClassFileTransformer;
+import java.lang.instrument.Instrumentation;
+import java.lang.instrument.UnmodifiableClassException;
+import java.security.ProtectionDomain;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.WeakHashMap;
+
+/**
+ * The agent: weaves every class defined from now on, and on demand all that were defined before.
+ *
+ * <p>Always true: weaving never makes the definition of a class fail. A class that could not be woven is defined as it was, counted, and
+ * named in {@link #failures}.
+ */
+public final class Agent {
+    /** A class that is not, or not wholly, woven. */
+    public static final class Failure {
+        public final String className;
+        public final Throwable cause;
+
+        Failure(String className, Throwable cause) {
+            this.className = className;
+            this.cause = cause;
+        }
+
+        @Override
+        public String toString() {
+            return className + ": " + cause;
+        }
+    }
+
+    private static volatile Instrumentation instrumentation;
+    private static boolean allRoots;
+    /** Classes offered to the weaver, and those of them that failed. */
+    private static final LongSet SEEN = new LongSet();
+    private static final LongSet FAILED = new LongSet();
+    private static final ArrayList<Failure> FAILURES = new ArrayList<Failure>();
+    /** Loaders other than the machine's own: do they see our barrier classes? */
+    private static final WeakHashMap<ClassLoader, Boolean> SIGHT = new WeakHashMap<ClassLoader, Boolean>();
+    private static ClassLoader platform;
+    private static ClassLoader system;
+    private static long wovenCount;
+    /** Something is, or is about to be, durable: from then on time at the start no longer matters. */
+    private static volatile boolean opened;
+
+    private Agent() {}
+
+    /** Entry from -javaagent:towa.jar[=options]. */
+    public static void premain(String options, Instrumentation inst) throws Exception {
+        parse(options);
+        export(inst);
+        platform = ClassLoader.getPlatformClassLoader();
+        system = ClassLoader.getSystemClassLoader();
+        instrumentation = inst;
+        inst.addTransformer(new Transformer(), true);
+        // Lambda forms made before a pool is opened stay for ever: their definer must be woven from the start.
+        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null));
+    }
+
+    private static void parse(String options) {
+        if (options == null) return;
+        for (int from = 0; from < options.length(); ) {
+            int end = options.indexOf(',', from);
+            if (end < 0) end = options.length();
+            String o = options.substring(from, end).trim();
+            if (o.equals("roots=all")) allRoots = true;
+            else if (!o.equals("roots=annotated") && o.length() != 0) {
+                throw new IllegalArgumentException("towa: unknown agent option \"" + o
+                    + "\"; there are: roots=annotated (default), roots=all");
+            }
+            from = end + 1;
+        }
+    }
+
+    private static void export(Instrumentation inst) {
+        Module base = Object.class.getModule();
+        HashSet<Module> us = new HashSet<Module>();
+        us.add(Agent.class.getModule());
+        HashMap<String, Set<Module>> exports = new HashMap<String, Set<Module>>();
+        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation"};
+        for (int i = 0; i < packages.length; i++) exports.put(packages[i], us);
+        inst.redefineModule(base, new HashSet<Module>(), exports, new HashMap<String, Set<Module>>(), new HashSet<Class<?>>(),
+            new HashMap<Class<?>, java.util.List<Class<?>>>());
+    }
+
+    /** null if the program runs without the agent. */
+    public static Instrumentation instrumentation() {
+        return instrumentation;
+    }
+
+    /** Is every static reference field of application classes a root? */
+    public static boolean allRoots() {
+        return allRoots;
+    }
+
+    private static final class Transformer implements ClassFileTransformer {
+        Transformer() {}
+
+        @Override
+        public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
+            if (name == null) return null;
+            if (redefined != null && name.startsWith(Groups.PACKAGE)) return Groups.turnedOn(name, bytes);
+            return weave(module, loader, name, bytes, LongSet.key(name, loader));
+        }
+    }
+
+    static byte[] weaveHidden(Module module, ClassLoader loader, String name, byte[] bytes) {
+        return weave(module, loader, name, bytes, LongSet.key(name, loader));
+    }
+
+    private static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key) {
+        if (Skip.reason(name) != null) return null;
+        try {
+            boolean jdk = loader == null || loader == platform;
+            if (!jdk && !(loader == system) && !sees(loader)) throw new IllegalStateException("its loader does not see the boot classes");
+            Weaver.Job job = new Weaver.Job(new ClassScan(bytes), module, loader, !jdk);
+            job.hasty = jdk && !opened;
+            byte[] woven = Weaver.weave(job, allRoots);
+            if (!job.provisional) SEEN.add(key);
+            if (job.failure != null) fail(name, key, job.failure);
+            if (woven != null) wovenCount++;
+            return woven;
+        } catch (Throwable e) {
+            SEEN.add(key);
+            fail(name, key, e);
+            return null;
+        }
+    }
+
+    /** A loader that does not ask its parents for our package would break a class that calls a barrier. */
+    private static boolean sees(ClassLoader loader) {
+        synchronized (SIGHT) {
+            Boolean known = SIGHT.get(loader);
+            if (known != null) return known.booleanValue();
+        }
+        boolean sees;
+        try {
+            sees = Class.forName("io.towa.barrier.Barrier", false, loader).getClassLoader() == null;
+        } catch (Throwable e) {
+            sees = false;
+        }
+        synchronized (SIGHT) {
+            SIGHT.put(loader, Boolean.valueOf(sees));
+        }
+        return sees;
+    }
+
+    private static void fail(String name, long key, Throwable cause) {
+        FAILED.add(key);
+        synchronized (FAILURES) {
+            for (int i = 0; i < FAILURES.size(); i++) if (FAILURES.get(i).className.equals(name)) return;
+            FAILURES.add(new Failure(name, cause));
+        }
+    }
+
+    /** Classes that could not be woven, in the order they were met. */
+    public static Failure[] failures() {
+        synchronized (FAILURES) {
+            Failure[] all = new Failure[FAILURES.size()];
+            for (int i = 0; i < all.length; i++) all[i] = FAILURES.get(i);
+            return all;
+        }
+    }
+
+    /** Classes changed by the weaver so far. */
+    public static long wovenCount() {
+        return wovenCount;
+    }
+
+    static boolean isUnwoven(Class<?> c) {
+        String name = c.getName().replace('.', '/');
+        if (c.isHidden() || Skip.reason(name) != null) return true;
+        long key = LongSet.key(name, c.getClassLoader());
+        if (!SEEN.has(key)) sweep();
+        return !SEEN.has(key) || FAILED.has(key);
+    }
+
+    /** Weaves the classes loaded before the agent. To be called before anything becomes durable; later calls find what was missed. */
+    public static void weaveJdk() {
+        if (instrumentation == null) throw new IllegalStateException("start the program with -javaagent:towa.jar");
+        opened = true;
+        // Twice: weaving itself loads classes, and those pass no transformer.
+        sweep();
+        sweep();
+    }
+
+    /** Weaves loaded classes that were never offered: those loaded before the agent, and those loaded by the weaver at work. */
+    static void sweep() {
+        ArrayList<Class<?>> missed = new ArrayList<Class<?>>();
+        Class<?>[] loaded = instrumentation.getAllLoadedClasses();
+        for (int i = 0; i < loaded.length; i++) {
+            Class<?> c = loaded[i];
+            if (c.isArray() || c.isPrimitive() || c.isHidden()) continue;
+            String name = c.getName();
+            if (name.startsWith("io.towa.")) continue;
+            if (!SEEN.has(LongSet.key(name, c.getClassLoader())) && Skip.reason(name.replace('.', '/')) == null
+                && instrumentation.isModifiableClass(c)) missed.add(c);
+        }
+        if (missed.isEmpty()) return;
+        Class<?>[] all = new Class<?>[missed.size()];
+        for (int i = 0; i < all.length; i++) all[i] = missed.get(i);
+        retransform(all, 0, all.length);
+    }
+
+    /** In one go; if that fails, by halves until the class at fault is alone. */
+    private static void retransform(Class<?>[] all, int from, int to) {
+        Class<?>[] part = new Class<?>[to - from];
+        System.arraycopy(all, from, part, 0, part.length);
+        try {
+            instrumentation.retransformClasses(part);
+        } catch (UnmodifiableClassException | RuntimeException | Error e) {
+            if (part.length == 1) {
+                String name = part[0].getName().replace('.', '/');
+                fail(name, LongSet.key(name, part[0].getClassLoader()), e);
+                SEEN.add(LongSet.key(name, part[0].getClassLoader()));
+                return;
+            }
+            retransform(all, from, (from + to) / 2);
+            retransform(all, (from + to) / 2, to);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+package io.towa.agent;
+
+import org.objectweb.asm.ClassReader;
+import org.objectweb.asm.ClassVisitor;
+import org.objectweb.asm.ClassWriter;
+import org.objectweb.asm.MethodVisitor;
+import org.objectweb.asm.Opcodes;
+import java.util.ArrayList;
+import java.util.HashMap;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * The barrier classes: one generated class for each group of application and JDK classes (an outermost class and all it encloses), and
+ * the switches of {@code io.towa.barrier.Switch}. Their methods are empty until the group has a durable instance.
+ *
+ * <p>Always true: before {@link #ensureFlipped} returns, every store from now on to an instance of that class runs its barrier, also in
+ * compiled loops that are running (redefinition is a safepoint). A group is turned on once and never off.
+ */
+public final class Groups {
+    static final String PACKAGE = "io/towa/barrier/";
+    private static final String PREFIX = PACKAGE + "G$";
+    private static final String SWITCH = PACKAGE + "Switch$";
+    /** Groups beyond that many share: it costs a needless barrier, never a missing one. */
+    private static final int MOST = 4096;
+    private static final HashMap<String, Integer> NUMBERS = new HashMap<String, Integer>();
+    private static final Class<?>[] CLASSES = new Class<?>[MOST];
+    private static final boolean[] ON = new boolean[MOST];
+    private static final HashMap<String, Boolean> SWITCHED = new HashMap<String, Boolean>();
+    private static byte[] off;
+    private static byte[] on;
+    private static int nameAt;
+    private static int onNameAt;
+    private static int count;
+    private static volatile boolean any;
+    /** Redefinitions so far, for metrics. */
+    private static long flips;
+    private static final Object TURN = new Object();
+
+    private Groups() {}
+
+    /** Internal name of the barrier class for fields of the class of that internal name; defines it if need be. */
+    static String nameFor(String owner) {
+        synchronized (NUMBERS) {
+            int n = number(owner);
+            if (CLASSES[n] == null) define(n);
+            return PREFIX + hex(n);
+        }
+    }
+
+    private static int number(String owner) {
+        int dollar = owner.indexOf('$');
+        String outer = dollar < 0 ? owner : owner.substring(0, dollar);
+        Integer known = NUMBERS.get(outer);
+        if (known != null) return known.intValue();
+        int n = count < MOST ? count++ : outer.hashCode() & MOST - 1;
+        NUMBERS.put(outer, Integer.valueOf(n));
+        return n;
+    }
+
+    private static String hex(int n) {
+        return Integer.toHexString(0x10000 | n).substring(1);
+    }
+
+    private static void define(int n) {
+        byte[] bytes = bytes(n, ON[n]);
+        CLASSES[n] = Unsafe.getUnsafe().defineClass((PREFIX + hex(n)), bytes, 0, bytes.length, null, null);
+    }
+
+    private static byte[] bytes(int n, boolean flipped) {
+        if (off == null) {
+            off = GroupBytes.make(PREFIX + "0000", false);
+            nameAt = GroupBytes.find(off, PREFIX + "0000");
+        }
+        if (flipped && on == null) {
+            on = GroupBytes.make(PREFIX + "0000", true);
+            onNameAt = GroupBytes.find(on, PREFIX + "0000");
+        }
+        byte[] b = (flipped ? on : off).clone();
+        String hex = hex(n);
+        int at = (flipped ? onNameAt : nameAt) + PREFIX.length();
+        for (int i = 0; i < 4; i++) b[at + i] = (byte) hex.charAt(i);
+        return b;
+    }
+
+    /** Is anything turned on at all? */
+    public static boolean anyFlipped() {
+        return any;
+    }
+
+    public static long flips() {
+        synchronized (TURN) {
+            return flips;
+        }
+    }
+
+    /** To be called before an instance of the class becomes durable for the first time; cheap if it was called before. */
+    public static void ensureFlipped(Class<?> c) {
+        ensureFlipped(new Class<?>[] {c}, 1);
+    }
+
+    /** The same for the first {@code n} of several classes, with one retransformation for all. */
+    public static void ensureFlipped(Class<?>[] classes, int n) {
+        synchronized (TURN) {
+            ArrayList<Class<?>> todo = new ArrayList<Class<?>>();
+            ArrayList<Integer> numbers = new ArrayList<Integer>();
+            ArrayList<String> switches = new ArrayList<String>();
+            if (!any) {
+                addSwitch("Raw", switches);
+                addSwitch("Static", switches);
+            }
+            for (int i = 0; i < n; i++) collect(classes[i], numbers, switches);
+            if (numbers.isEmpty() && switches.isEmpty()) return;
+            for (int i = 0; i < switches.size(); i++) todo.add(switchClass(switches.get(i)));
+            synchronized (NUMBERS) {
+                for (int i = 0; i < numbers.size(); i++) {
+                    int k = numbers.get(i).intValue();
+                    ON[k] = true;
+                    if (CLASSES[k] != null) todo.add(CLASSES[k]);
+                }
+            }
+            redefine(todo, numbers, switches);
+        }
+    }
+
+    private static void redefine(ArrayList<Class<?>> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
+        Class<?>[] all = new Class<?>[todo.size()];
+        for (int i = 0; i < all.length; i++) all[i] = todo.get(i);
+        try {
+            if (all.length != 0) Agent.instrumentation().retransformClasses(all);
+        } catch (Throwable e) {
+            synchronized (NUMBERS) {
+                for (int i = 0; i < numbers.size(); i++) ON[numbers.get(i).intValue()] = false;
+            }
+            throw new IllegalStateException("the barriers could not be turned on", e);
+        }
+        for (int i = 0; i < switches.size(); i++) SWITCHED.put(switches.get(i), Boolean.TRUE);
+        any = true;
+        flips++;
+        Agent.sweep();
+    }
+
+    private static void collect(Class<?> c, ArrayList<Integer> numbers, ArrayList<String> switches) {
+        if (c.isArray()) {
+            Class<?> e = c.getComponentType();
+            String kind = e.isPrimitive() ? c.getName().substring(1) : "L";
+            addSwitch(kind.equals("Z") ? "B" : kind, switches);
+            return;
+        }
+        for (; c != null && c != Object.class; c = c.getSuperclass()) {
+            synchronized (NUMBERS) {
+                String name = c.getName();
+                // What stands after the slash in a hidden class' name is not in its class file.
+                if (c.isHidden()) name = name.substring(0, name.lastIndexOf('/'));
+                Integer k = Integer.valueOf(number(name.replace('.', '/')));
+                if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
+            }
+        }
+    }
+
+    private static Class<?> switchClass(String kind) {
+        try {
+            return Class.forName((SWITCH + kind).replace('/', '.'), false, null);
+        } catch (ClassNotFoundException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private static void addSwitch(String kind, ArrayList<String> switches) {
+        if (!SWITCHED.containsKey(kind) && !switches.contains(kind)) switches.add(kind);
+    }
+
+    /** Called by the transformer for our own classes while they are being turned on: the new form, or null for no change. */
+    static byte[] turnedOn(String name, byte[] bytes) {
+        if (name.startsWith(SWITCH)) {
+            ClassReader reader = new ClassReader(bytes);
+            ClassWriter writer = new ClassWriter(reader, 0);
+            reader.accept(new Turner(writer), 0);
+            return writer.toByteArray();
+        }
+        if (!name.startsWith(PREFIX)) return null;
+        return bytes(Integer.parseInt(name.substring(PREFIX.length()), 16), true);
+    }
+
+    private static final class Turner extends ClassVisitor {
+        Turner(ClassVisitor next) {
+            super(Opcodes.ASM9, next);
+        }
+
+        @Override
+        public MethodVisitor visitMethod(int access, String name, String desc, String signature, String[] exceptions) {
+            MethodVisitor next = super.visitMethod(access, name, desc, signature, exceptions);
+            if (!name.equals("on")) return next;
+            return new MethodVisitor(Opcodes.ASM9, next) {
+                @Override
+                public void visitInsn(int op) {
+                    super.visitInsn(op == Opcodes.ICONST_0 ? Opcodes.ICONST_1 : op);
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,149 @@
+package io.towa.agent;
+
+import org.objectweb.asm.AnnotationVisitor;
+import org.objectweb.asm.ClassReader;
+import org.objectweb.asm.ClassVisitor;
+import org.objectweb.asm.ClassWriter;
+import org.objectweb.asm.FieldVisitor;
+import org.objectweb.asm.MethodTooLargeException;
+import org.objectweb.asm.MethodVisitor;
+import org.objectweb.asm.Opcodes;
+
+/**
+ * Weaves one class: bytes in, bytes out.
+ *
+ * <p>Always true: only method bodies change (no member, no attribute of the class), so a loaded class can be woven again at any time. A
+ * method without anything to weave is copied byte for byte. If a method cannot be woven it stays as it was, and the class counts as
+ * failed: {@link #isUnwoven}, and its instances are then refused as not durable.
+ */
+public final class Weaver {
+    /** What the weaving of one class needs to know. */
+    static final class Job {
+        final ClassScan scan;
+        final Module module;
+        final ClassLoader loader;
+        /** Stores to static fields matter: an application class. */
+        final boolean statics;
+        /** Joins of control show in no frame, so every label may be one. */
+        final boolean framesMissing;
+        boolean[] leave;
+        /** Do not read other classes' files to tell volatile fields: take what is unknown for volatile, and say so in provisional. */
+        boolean hasty;
+        boolean provisional;
+        /** First failure that left a method unwoven, or null. */
+        Throwable failure;
+
+        Job(ClassScan scan, Module module, ClassLoader loader, boolean statics) {
+            this.scan = scan;
+            this.module = module;
+            this.loader = loader;
+            this.statics = statics;
+            framesMissing = (scan.version & 0xffff) < Opcodes.V1_7;
+        }
+    }
+
+    private Weaver() {}
+
+    /** Constructors of these classes show the object to nobody. */
+    static boolean plainRoot(String superName) {
+        return superName.equals("java/lang/Object") || superName.equals("java/lang/Record") || superName.equals("java/lang/Enum")
+            || superName.equals("java/lang/Number");
+    }
+
+    /** The woven class, or null if there is nothing to weave. What went wrong in a method is left in {@link Job#failure}. */
+    static byte[] weave(Job job, boolean allRoots) {
+        ClassScan scan = job.scan;
+        boolean roots = job.statics && (scan.rootAnnotations || allRoots) || scan.rootAnnotations;
+        boolean code = scan.scanCode(job.statics);
+        if (!code && !roots) return null;
+        Volatility.record(scan);
+        ClassReader reader = new ClassReader(scan.b);
+        if (roots) reader.accept(new RootFinder(job, allRoots), ClassReader.SKIP_CODE | ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES);
+        if (!code) return null;
+        job.leave = new boolean[scan.needs.length];
+        while (true) {
+            ClassWriter writer = new ClassWriter(reader, ClassWriter.COMPUTE_MAXS);
+            Visitor visitor = new Visitor(writer, job);
+            try {
+                reader.accept(visitor, 0);
+                return writer.toByteArray();
+            } catch (MethodTooLargeException e) {
+                leave(job, visitor.find(e.getMethodName(), e.getDescriptor()), e);
+            } catch (MethodWeaver.Irregular e) {
+                leave(job, visitor.method, e);
+            }
+        }
+    }
+
+    private static void leave(Job job, int method, RuntimeException why) {
+        if (method < 0 || job.leave[method]) throw why;
+        job.leave[method] = true;
+        if (job.failure == null) job.failure = why;
+    }
+
+    /**
+     * True if stores to instances of the class may go unseen: weaving failed, it is one of those never woven, or it was not offered to the
+     * weaver. Such instances must not become durable.
+     */
+    public static boolean isUnwoven(Class<?> c) {
+        if (c.isArray() || c.isPrimitive() || c == Object.class || c.isInterface()) return false;
+        return Agent.isUnwoven(c);
+    }
+
+    private static final class Visitor extends ClassVisitor {
+        private final Job job;
+        private final String[] methods;
+        int method = -1;
+
+        Visitor(ClassVisitor next, Job job) {
+            super(Opcodes.ASM9, next);
+            this.job = job;
+            methods = new String[job.scan.needs.length];
+        }
+
+        int find(String name, String desc) {
+            for (int i = 0; i < methods.length; i++) if ((name + desc).equals(methods[i])) return i;
+            return -1;
+        }
+
+        @Override
+        public MethodVisitor visitMethod(int access, String name, String desc, String signature, String[] exceptions) {
+            MethodVisitor next = super.visitMethod(access, name, desc, signature, exceptions);
+            method++;
+            methods[method] = name + desc;
+            if (!job.scan.needs[method] || job.leave[method]) return next;
+            return new MethodWeaver(next, job, access, name, job.scan.maxLocals[method]);
+        }
+    }
+
+    /** Finds annotated static fields, or all of reference type. */
+    private static final class RootFinder extends ClassVisitor {
+        private final Job job;
+        private final boolean all;
+
+        RootFinder(Job job, boolean all) {
+            super(Opcodes.ASM9);
+            this.job = job;
+            this.all = all && job.statics;
+        }
+
+        @Override
+        public FieldVisitor visitField(int access, final String name, final String desc, String signature, Object value) {
+            char c = desc.charAt(0);
+            if ((access & Opcodes.ACC_STATIC) == 0 || c != 'L' && c != '[') return null;
+            final boolean isFinal = (access & Opcodes.ACC_FINAL) != 0;
+            if (all && (access & Opcodes.ACC_SYNTHETIC) == 0) add(name, desc, isFinal, false);
+            return new FieldVisitor(Opcodes.ASM9) {
+                @Override
+                public AnnotationVisitor visitAnnotation(String annotation, boolean visible) {
+                    if (annotation.equals("Lio/towa/DurableRoot;") || annotation.equals("Lrbp/durableroot;")) add(name, desc, isFinal, true);
+                    return null;
+                }
+            };
+        }
+
+        private void add(String name, String desc, boolean isFinal, boolean annotated) {
+            RootFields.add(job.scan.name, name, desc, isFinal, annotated, job.loader);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+package io.towa.barrier;
+
+import io.towa.agent.FieldIds;
+import io.towa.graph.Replicas;
+import io.towa.graph.Stores;
+import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.ForceInline;
+import jdk.internal.vm.annotation.ReservedStackAccess;
+
+/**
+ * What woven code reaches once its class group or switch is on: looks at the header, and only for marked objects calls {@link Stores}.
+ *
+ * <p>Always true: a plain store is followed by its barrier, with a compiler fence between, so the look at the mark comes after the store
+ * (the promoter issues the other half, a membarrier, after marking and before copying). A volatile store or an atomic operation on a
+ * durable object happens under that object's lock, replica first; on a white one inside {@link WhiteGate}.
+ *
+ * <p>Tokens of begin/before: 0 nothing to end, greater than 0 one of WhiteGate, less than 0 one of {@link Stores#lock}.
+ */
+public final class Barrier {
+    private static final Unsafe U = Unsafe.getUnsafe();
+
+    private Barrier() {}
+
+    /** Before {@code o.f = v}: v becomes durable if o is, or the store does not happen. */
+    @ForceInline
+    public static void pre(Object o, Object v) {
+        if (v != null && o != null && Header.marked(o)) Stores.pre(o, v);
+    }
+
+    /** After a plain store to a field. */
+    @ForceInline
+    public static void post(Object o, int fieldId) {
+        U.storeFence();
+        if (Header.marked(o)) Stores.field(o, fieldId);
+    }
+
+    @ForceInline
+    public static void element(Object array, int i) {
+        U.storeFence();
+        if (Header.marked(array)) Stores.element(array, i);
+    }
+
+    @ForceInline
+    public static void range(Object array, int from, int n) {
+        U.storeFence();
+        if (n > 0 && Header.marked(array)) Stores.range(array, from, n);
+    }
+
+    /** After a plain put of a primitive, or of many bytes, through Unsafe. */
+    @ForceInline
+    public static void written(Object o, long offset, long bytes) {
+        U.storeFence();
+        if (o != null && Header.marked(o)) Stores.offset(o, offset, bytes);
+    }
+
+    /** Before a put of a reference through Unsafe; static fields live in their class' mirror. */
+    @ForceInline
+    public static void preReference(Object o, long offset, Object v) {
+        if (o instanceof Class) Stores.preStaticOffset((Class<?>) o, offset, v);
+        else pre(o, v);
+    }
+
+    @ForceInline
+    public static void writtenReference(Object o, long offset) {
+        if (o instanceof Class) Stores.staticOffset((Class<?>) o, offset);
+        else written(o, offset, Unsafe.ARRAY_OBJECT_INDEX_SCALE);
+    }
+
+    // ---- volatile and atomic, through Unsafe
+
+    /** Before an atomic write of a primitive. */
+    static int begin(Object o, long offset) {
+        if (o == null) return 0;
+        int token = WhiteGate.enter();
+        if (!Header.marked(o) || !Replicas.durable(o)) return token;
+        WhiteGate.exit(token);
+        return Stores.lock(o, offset);
+    }
+
+    /** Before an atomic write of a reference: its value becomes durable before the lock is taken, never under it. */
+    static int begin(Object o, long offset, Object v) {
+        if (o == null) return 0;
+        if (o instanceof Class) {
+            Stores.preStaticOffset((Class<?>) o, offset, v);
+            return 0;
+        }
+        int token = WhiteGate.enter();
+        if (!Header.marked(o) || !Replicas.durable(o)) return token;
+        WhiteGate.exit(token);
+        return Stores.lock(o, offset, v);
+    }
+
+    /** Before a put of a primitive that publishes: the replica has it first. */
+    static int beginPut(Object o, long offset, long bits, int size) {
+        int token = begin(o, offset);
+        if (token < 0) mirror(token, o, offset, bits, size);
+        return token;
+    }
+
+    static int beginPut(Object o, long offset, Object v) {
+        int token = begin(o, offset, v);
+        if (token < 0) mirror(token, o, offset, v);
+        return token;
+    }
+
+    private static void mirror(int token, Object o, long offset, long bits, int size) {
+        try {
+            Stores.mirrorBits(o, offset, bits, size);
+        } catch (Throwable e) {
+            Stores.unlock(token);
+            throw e;
+        }
+    }
+
+    private static void mirror(int token, Object o, long offset, Object v) {
+        try {
+            Stores.mirrorRef(o, offset, v);
+        } catch (Throwable e) {
+            Stores.unlock(token);
+            throw e;
+        }
+    }
+
+    @ReservedStackAccess
+    static void end(int token) {
+        if (token > 0) WhiteGate.exit(token);
+        else if (token < 0) Stores.unlock(token);
+    }
+
+    /** As {@link #end(int)}, after a write of a reference. */
+    @ReservedStackAccess
+    static void end(int token, Object o, long offset) {
+        if (token == 0 && o instanceof Class) Stores.staticOffset((Class<?>) o, offset);
+        else end(token);
+    }
+
+    // ---- volatile fields; o is null if the store is about to throw
+
+    public static int before(Object o, Object v, int fieldId) {
+        int token = gate(o);
+        if (token >= 0) return token;
+        if (v != null) Stores.pre(o, v);
+        long offset = Stores.fieldOffset(o, fieldId);
+        token = Stores.lock(o, offset);
+        mirror(token, o, offset, v);
+        return token;
+    }
+
+    public static int before(Object o, int v, int fieldId) {
+        return before(o, (long) v, fieldId);
+    }
+
+    public static int before(Object o, float v, int fieldId) {
+        return before(o, (long) Float.floatToRawIntBits(v), fieldId);
+    }
+
+    public static int before(Object o, double v, int fieldId) {
+        return before(o, Double.doubleToRawLongBits(v), fieldId);
+    }
+
+    public static int before(Object o, long bits, int fieldId) {
+        int token = gate(o);
+        if (token >= 0) return token;
+        long offset = Stores.fieldOffset(o, fieldId);
+        token = Stores.lock(o, offset);
+        mirror(token, o, offset, bits, FieldIds.size(fieldId));
+        return token;
+    }
+
+    /** Enters the gate for a white object; -1 for a durable one. */
+    private static int gate(Object o) {
+        if (o == null) return 0;
+        int token = WhiteGate.enter();
+        if (!Header.marked(o) || !Replicas.durable(o)) return token;
+        WhiteGate.exit(token);
+        return -1;
+    }
+
+    /** Token 0: the group was turned on between before and the store; then it is as a plain store. */
+    @ReservedStackAccess
+    public static void after(Object o, int token, int fieldId) {
+        if (token == 0) post(o, fieldId);
+        else end(token);
+    }
+}

@@ -1,0 +1,63 @@
+package io.towa.barrier;
+
+import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.ForceInline;
+
+/**
+ * The object's header as a filter: "may this object be durable?"
+ *
+ * <p>Always true: an object with a replica has an identity hash (the promoter asks for it before it marks), and the identity hash of
+ * an object shows in its header word. So {@link #marked} never says no of a durable object; it may say yes of another one (hash taken
+ * by somebody else, or a monitor's address in the header).
+ */
+public final class Header {
+    static final Unsafe U = Unsafe.getUnsafe();
+    /** 31 bits at shift 11: the same for ordinary and compact object headers of JDK 25. */
+    static final int SHIFT = 11;
+    static final long MASK = 0x7fffffffL << SHIFT;
+
+    private Header() {}
+
+    /** May {@code o}, not null, be durable? */
+    @ForceInline
+    public static boolean marked(Object o) {
+        return (U.getLong(o, 0L) & MASK) != 0;
+    }
+
+    /** Gives {@code o} the mark. */
+    public static void mark(Object o) {
+        System.identityHashCode(o);
+    }
+
+    /** null if the header of this virtual machine is what {@link #marked} takes it for, otherwise what is wrong. */
+    public static String selfTest() {
+        if (Unsafe.ADDRESS_SIZE != 8) return "not a 64-bit virtual machine";
+        for (int k = 0; k < 64; k++) {
+            Object o = (k & 1) == 0 ? new Object() : new byte[k];
+            if (marked(o)) return "a new object has hash bits in its header";
+            String bad = hashed(o);
+            if (bad != null) return bad;
+            synchronized (o) {
+                if (!marked(o)) return "a locked object shows no hash";
+            }
+        }
+        Object inflated = new Object();
+        mark(inflated);
+        synchronized (inflated) {
+            try {
+                inflated.wait(1);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+            if (!marked(inflated)) return "an object with an inflated lock shows no hash";
+        }
+        return marked(inflated) ? null : "an object whose lock was inflated shows no hash";
+    }
+
+    private static String hashed(Object o) {
+        int hash = System.identityHashCode(o);
+        if (!marked(o)) return "the identity hash does not show in the header";
+        if ((int) ((U.getLong(o, 0L) & MASK) >>> SHIFT) != hash) return "the header holds the identity hash in another place";
+        return null;
+    }
+}
