@@ -11,18 +11,18 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /** Pools for tests without the agent: nothing is woven, so what a test stores after {@link #save} it mirrors itself. */
-final class TestPool {
+final class SavedPool {
     /** The root of the tests. */
     static Object root;
     static Object second;
 
-    private TestPool() {}
+    private SavedPool() {}
 
     static {
         try {
             Field f = Agent.class.getDeclaredField("instrumentation");
             f.setAccessible(true);
-            f.set(null, Proxy.newProxyInstance(TestPool.class.getClassLoader(), new Class<?>[] {Instrumentation.class}, new Nothing()));
+            f.set(null, Proxy.newProxyInstance(SavedPool.class.getClassLoader(), new Class<?>[] {Instrumentation.class}, new Nothing()));
         } catch (NoSuchFieldException e) {
             // an agent that needs none
         } catch (IllegalAccessException e) {
@@ -75,7 +75,7 @@ final class TestPool {
         Path p = file();
         root = value;
         open(p);
-        root(TestPool.class, "root");
+        root(SavedPool.class, "root");
         DurableGraph.close();
         return p;
     }
