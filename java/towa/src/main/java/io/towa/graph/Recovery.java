@@ -219,7 +219,9 @@ final class Recovery {
                 types[n++] = mappings[i].type;
             }
         }
-        Groups.ensureFlipped(types, n);
+        if (DurableGraph.woven()) {
+            Groups.ensureFlipped(types, n);
+        }
         for (int i = 1; i < mappings.length; i++) {
             if (mappings[i] != null && mappings[i].reached && mappings[i].same) {
                 mappings[i].info.index = i;
