@@ -1,12 +1,6 @@
 package io.towa.graph;
 
 import io.towa.TowaOptions;
-import io.towa.agent.Agent;
-import java.lang.instrument.Instrumentation;
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationHandler;
-import java.lang.reflect.Method;
-import java.lang.reflect.Proxy;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
@@ -17,30 +11,6 @@ final class SavedPool {
     static Object second;
 
     private SavedPool() {}
-
-    static {
-        try {
-            Field f = Agent.class.getDeclaredField("instrumentation");
-            f.setAccessible(true);
-            f.set(null, Proxy.newProxyInstance(SavedPool.class.getClassLoader(), new Class<?>[] {Instrumentation.class}, new Nothing()));
-        } catch (NoSuchFieldException e) {
-            // an agent that needs none
-        } catch (IllegalAccessException e) {
-            throw new AssertionError(e);
-        }
-    }
-
-    /** Does what it is asked by doing nothing. */
-    private static final class Nothing implements InvocationHandler {
-        @Override
-        public Object invoke(Object proxy, Method m, Object[] args) {
-            Class<?> r = m.getReturnType();
-            if (r.isArray()) {
-                return java.lang.reflect.Array.newInstance(r.getComponentType(), 0);
-            }
-            return r == boolean.class ? (Object) Boolean.TRUE : r == long.class ? (Object) 0L : null;
-        }
-    }
 
     static Path file() {
         try {
@@ -55,7 +25,7 @@ final class SavedPool {
     }
 
     static void open(Path file) {
-        DurableGraph.open(file, TowaOptions.DEFAULT);
+        DurableGraph.open(file, TowaOptions.DEFAULT, false);
     }
 
     /** Makes {@code c.field} a root of the open pool, with its value of now. */
@@ -87,7 +57,7 @@ final class SavedPool {
 
     static Object load(Path p, TowaOptions options) {
         root = null;
-        DurableGraph.open(p, options);
+        DurableGraph.open(p, options, false);
         try {
             java.util.List<String> differs = Checker.check();
             if (!differs.isEmpty()) {
