@@ -76,7 +76,7 @@ final class Policy {
             return c.getName() + " stands for something outside the program's data, or holds it";
         }
         // Of locks nothing is durable that is ever stored to, but that they are there.
-        if (!c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
+        if (DurableGraph.woven() && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
             return c.getName() + " could not be woven by the agent, so stores to it would not be seen";
         }
         if (c.getClassLoader() == null && !isData(c)) {
