@@ -162,11 +162,6 @@ public final class DurableGraph {
         }
     }
 
-    /** Whether the agent weaves stores: always, but for tests of this package. */
-    static boolean woven() {
-        return woven;
-    }
-
     public static boolean active() {
         return active;
     }
