@@ -45,7 +45,7 @@ final class ClassMapping {
     /** Primitives that are copied as they are, by shift of their size: bytes, shorts, ints, longs. */
     final int[][] nvm = {{}, {}, {}, {}};
     final long[][] dram = {{}, {}, {}, {}};
-    /** Primitives that were widened. */
+    /** Primitives that were widened, and booleans. */
     int[] wideNvm = {};
     long[] wideDram = {};
     char[] wideFrom = {};
@@ -81,6 +81,7 @@ final class ClassMapping {
         }
         same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields());
         isString = type == String.class;
+        suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
         plan(names);
     }
 
@@ -215,6 +216,9 @@ final class ClassMapping {
     static long widened(long bits, char from, char to) {
         long value;
         switch (from) {
+            case 'Z':
+                // Compiled code takes it for 0 or 1.
+                return bits == 0 ? 0 : 1;
             case 'B':
                 value = (byte) bits;
                 break;
@@ -249,7 +253,7 @@ final class ClassMapping {
             int[] entry = {f.offset(), slot, f.type()};
             if (to == ClassInfo.REFERENCE) {
                 refs.add(entry);
-            } else if (f.type() == to) {
+            } else if (f.type() == to && to != 'Z') {
                 plain.get(Integer.numberOfTrailingZeros(ClassInfo.bytes(to))).add(entry);
             } else {
                 wide.add(entry);

@@ -38,7 +38,10 @@ final class Policy {
         "java.util.concurrent.ConcurrentHashMap.keySet", "java.util.concurrent.ConcurrentHashMap.values",
         "java.util.concurrent.ConcurrentHashMap.entrySet", "java.util.concurrent.ConcurrentSkipListMap.keySet",
         "java.util.concurrent.ConcurrentSkipListMap.values", "java.util.concurrent.ConcurrentSkipListMap.entrySet",
-        "java.util.concurrent.ConcurrentSkipListMap.descendingMap"};
+        "java.util.concurrent.ConcurrentSkipListMap.descendingMap", "java.util.concurrent.ConcurrentHashMap.cellsBusy",
+        "java.util.concurrent.ConcurrentHashMap$TreeBin.lockState", "java.util.concurrent.ConcurrentHashMap$TreeBin.waiter",
+        "java.util.concurrent.atomic.Striped64.cellsBusy", "java.util.concurrent.PriorityBlockingQueue.allocationSpinLock",
+        "java.util.concurrent.ArrayBlockingQueue.itrs", "java.util.concurrent.DelayQueue.leader"};
 
     private Policy() {}
 

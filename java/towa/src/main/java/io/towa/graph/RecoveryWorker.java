@@ -214,7 +214,7 @@ final class RecoveryWorker extends Thread {
         }
         long bytes = bytes(at, c);
         int hash = Nvm.getInt(at + Layout.HASH);
-        if (hash < 0) {
+        if (hash <= 0) {
             throw damaged(at, "has identity hash " + hash);
         }
         Object constant = null;
@@ -242,12 +242,7 @@ final class RecoveryWorker extends Thread {
             return constant;
         }
         Object o = make(at, c);
-        if (hash != 0) {
-            restoreHash(o, hash);
-        } else {
-            hash = System.identityHashCode(o);
-            throw damaged(at, "has no identity hash");
-        }
+        restoreHash(o, hash);
         if (c.suspect) {
             suspects.add(o);
         }
@@ -287,7 +282,12 @@ final class RecoveryWorker extends Thread {
 
     private Object constant(long at, ClassMapping c) {
         String text = Constants.text(at);
-        Object o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.names.descriptor(text) : text, c.form, c.type, walk.names.loader());
+        Object o;
+        try {
+            o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.names.descriptor(text) : text, c.form, c.type, walk.names.loader());
+        } catch (PoolException e) {
+            throw new PoolException(e.reason(), walk.pool + ": " + where() + ": " + e.getMessage(), e);
+        }
         if (o == null) {
             throw damaged(at, "stands for " + text + ", which is null");
         }

@@ -70,7 +70,9 @@ public final class UndoLog {
     public static void open(PoolFile pool, Allocator blocksFrom) {
         allocator = blocksFrom;
         owner = null;
-        number = pool.superblock().seq << 32;
+        if (number >>> 32 != pool.superblock().seq) {
+            number = pool.superblock().seq << 32;
+        }
         have = 0;
         used = 0;
         entries = 0;

@@ -24,14 +24,14 @@ final class RecoverySpeed {
             Files.deleteIfExists(file);
             SavedPool.root = args[1].equals("strings") ? strings(Integer.parseInt(args[3])) : links(Integer.parseInt(args[3]));
             long begin = System.nanoTime();
-            DurableGraph.open(file, TowaOptions.DEFAULT.withCapacity(8L << 30));
+            DurableGraph.open(file, TowaOptions.DEFAULT.withCapacity(8L << 30), false);
             SavedPool.root(SavedPool.class, "root");
             DurableGraph.close();
             System.out.printf("promoted in %.2f s%n", (System.nanoTime() - begin) / 1e9);
             return;
         }
         long cpu = cpuNanos();
-        DurableGraph.open(file, TowaOptions.DEFAULT);
+        DurableGraph.open(file, TowaOptions.DEFAULT, false);
         // On a machine that others use, the processor's time says more than the clock.
         System.out.printf("open: %.3f s of processor time%n", (cpuNanos() - cpu) / 1e9);
         Recovery.Breakdown b = Recovery.last();

@@ -31,11 +31,12 @@ final class SavedPool {
     /** Makes {@code c.field} a root of the open pool, with its value of now. */
     static void root(Class<?> c, String field) {
         try {
+            Class.forName(c.getName(), true, c.getClassLoader());
             Roots.Root r = Roots.add(c, c.getDeclaredField(field), true);
             if (r != null) {
                 Roots.mirror(r);
             }
-        } catch (NoSuchFieldException e) {
+        } catch (NoSuchFieldException | ClassNotFoundException e) {
             throw new AssertionError(e);
         }
     }

@@ -1,0 +1,353 @@
+package io.towa.graph;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.towa.PoolException;
+import io.towa.TowaOptions;
+import java.lang.reflect.Field;
+import java.net.URI;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import javax.tools.JavaCompiler;
+import javax.tools.JavaFileObject;
+import javax.tools.SimpleJavaFileObject;
+import javax.tools.ToolProvider;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Classes change between two runs: what can follow does, the rest is refused and nothing has changed. */
+class EvolutionTest {
+    @TempDir
+    Path dir;
+
+    private int compiled;
+
+    /** A loader with the classes of this source, named by their file. */
+    private ClassLoader classes(String source) throws Exception {
+        Path out = Files.createDirectory(dir.resolve("v" + compiled++));
+        JavaCompiler javac = ToolProvider.getSystemJavaCompiler();
+        JavaFileObject file = new SimpleJavaFileObject(URI.create("string:///All.java"), JavaFileObject.Kind.SOURCE) {
+            @Override
+            public CharSequence getCharContent(boolean ignore) {
+                return source;
+            }
+        };
+        assertTrue(javac.getTask(null, null, null, List.of("-d", out.toString()), null, List.of(file)).call());
+        return new URLClassLoader(new URL[] {out.toUri().toURL()}, EvolutionTest.class.getClassLoader());
+    }
+
+    private static Object make(ClassLoader l, String name) throws Exception {
+        var c = l.loadClass(name).getDeclaredConstructor();
+        c.setAccessible(true);
+        return c.newInstance();
+    }
+
+    private static Object get(Object o, String field) throws Exception {
+        for (Class<?> c = o.getClass(); c != null; c = c.getSuperclass()) {
+            try {
+                Field f = c.getDeclaredField(field);
+                f.setAccessible(true);
+                return f.get(o);
+            } catch (NoSuchFieldException e) {
+                // further up
+            }
+        }
+        throw new NoSuchFieldException(field);
+    }
+
+    private static TowaOptions with(ClassLoader l) {
+        return TowaOptions.DEFAULT.withLoader(l);
+    }
+
+    /** An object of class P, saved in the old form and brought back in the new. */
+    private Object evolve(String old, String now) throws Exception {
+        Path p = SavedPool.save(make(classes(old), "P"));
+        ClassLoader l = classes(now);
+        Object o = SavedPool.load(p, with(l));
+        assertTrue(Recovery.last().rewritten());
+        // In the new form it is like any other.
+        SavedPool.load(p, with(l));
+        assertFalse(Recovery.last().rewritten());
+        return o;
+    }
+
+    private PoolException refused(String old, String now, String... words) throws Exception {
+        Path p = SavedPool.save(make(classes(old), "P"));
+        byte[] before = content(p);
+        SavedPool.second = "before";
+        PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, with(classes(now))));
+        assertEquals(PoolException.Reason.CHANGED_CLASS, e.reason(), e.getMessage());
+        for (String w : words) {
+            assertTrue(e.getMessage().contains(w), e.getMessage());
+        }
+        assertTrue(e.getMessage().contains(p.toString()), e.getMessage());
+        assertNull(SavedPool.root);
+        assertArrayEquals(before, content(p));
+        assertNotNull(SavedPool.load(p, with(classes(old))));
+        return e;
+    }
+
+    /** The used part, without marks and their number. */
+    static byte[] content(Path p) throws Exception {
+        try (java.io.RandomAccessFile f = new java.io.RandomAccessFile(p.toFile(), "r")) {
+            byte[] words = new byte[48];
+            f.seek(8192);
+            f.readFully(words);
+            java.nio.ByteBuffer b = java.nio.ByteBuffer.wrap(words).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+            byte[] all = new byte[(int) b.getLong(0)];
+            f.seek(0);
+            f.readFully(all);
+            java.util.Arrays.fill(all, 0, 8192, (byte) 0);
+            java.util.Arrays.fill(all, 8200, 8208, (byte) 0);
+            // Wherever a mark may be: bytes 8 to 16 of a block.
+            for (int at = 65536 + 8; at < all.length; at += 16) {
+                long v = java.nio.ByteBuffer.wrap(all, at, 8).order(java.nio.ByteOrder.LITTLE_ENDIAN).getLong();
+                if (v >>> 36 >= 2 && v >>> 36 < 100) {
+                    java.util.Arrays.fill(all, at, at + 8, (byte) 0);
+                }
+            }
+            return all;
+        }
+    }
+
+    @Test
+    void fieldsAddedRemovedReordered() throws Exception {
+        Object o = evolve("class P { int a = 5; String gone = \"g\"; long b = 7; String s = \"s\"; }",
+            "class P { String s; long b; String added = \"initialiser\"; int a; int more = 3; }");
+        assertEquals(5, get(o, "a"));
+        assertEquals(7L, get(o, "b"));
+        assertEquals("s", get(o, "s"));
+        assertNull(get(o, "added"));
+        assertEquals(0, get(o, "more"));
+    }
+
+    @Test
+    void aClassThatOnlyARemovedFieldNeedsMayGo() throws Exception {
+        Object o = evolve("class Gone { int x = 1; } class P { Gone g = new Gone(); int a = 5; }", "class P { int a; }");
+        assertEquals(5, get(o, "a"));
+    }
+
+    @Test
+    void fieldsMovedInTheHierarchy() throws Exception {
+        Object o = evolve("class Q { int a = 5; } class P extends Q { String b = \"b\"; }",
+            "class R { String b; } class Q extends R { } class P extends Q { int a; }");
+        assertEquals(5, get(o, "a"));
+        assertEquals("b", get(o, "b"));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"byte,-5,short", "byte,-5,int", "byte,-5,long", "byte,-5,float", "byte,-5,double", "short,-300,int", "short,-300,long",
+        "short,-300,float", "short,-300,double", "char,65535,int", "char,65535,long", "char,65535,float", "char,65535,double", "int,-70000,long",
+        "int,-2147483648,double", "float,-1.5f,double"})
+    void widened(String from, String value, String to) throws Exception {
+        Object o = evolve("class P { int first = 1; " + from + " v = (" + from + ") " + value + "; }", "class P { " + to + " v; int first; }");
+        assertEquals(Double.parseDouble(value), ((Number) get(o, "v")).doubleValue());
+        assertEquals(1, get(o, "first"));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"long,int", "int,short", "int,float", "long,double", "double,float", "int,char", "boolean,int", "int,boolean", "int,Integer", "Integer,int",
+        "double,long", "char,short", "long,String"})
+    void notWidened(String from, String to) throws Exception {
+        refused("class P { " + from + " v; }", "class P { " + to + " v; }", "class P", "field v");
+    }
+
+    @Test
+    void referenceTypes() throws Exception {
+        Object o = evolve("class P { java.util.ArrayList<String> l = new java.util.ArrayList<>(); Object n = 5; }",
+            "class P { java.util.List<String> l; Number n; int x; }");
+        assertEquals(List.of(), get(o, "l"));
+        assertEquals(5, get(o, "n"));
+        refused("class P { Object l = \"text\"; }", "class P { Number l; }", "P.l", "java.lang.String", "java.lang.Number");
+    }
+
+    @Test
+    void aWholeGraphFollows() throws Exception {
+        ClassLoader old = classes("class P { int v; P next; Object[] all; } ");
+        Object first = null;
+        Object[] all = new Object[5000];
+        for (int i = 0; i < all.length; i++) {
+            Object o = make(old, "P");
+            set(o, "v", i);
+            set(o, "next", first);
+            set(o, "all", all);
+            all[i] = o;
+            first = o;
+        }
+        Path p = SavedPool.save(first);
+        ClassLoader now = classes("class P { Object[] all; P next; long v; String more; } ");
+        Object o = SavedPool.load(p, with(now));
+        Object[] back = (Object[]) get(o, "all");
+        for (int i = back.length - 1; i >= 0; i--) {
+            assertSame(back[i], o);
+            assertEquals((long) i, get(o, "v"));
+            assertSame(back, get(o, "all"));
+            o = get(o, "next");
+        }
+        assertNull(o);
+        // Back and forth: the blocks of the old graph are free, so the file stops growing.
+        ClassLoader third = classes("class P { String more; Object[] all; P next; long v; } ");
+        ClassLoader fourth = classes("class P { Object[] all; P next; long v; long w; } ");
+        long size = 0;
+        for (int i = 0; i < 20; i++) {
+            SavedPool.load(p, with(i % 2 == 0 ? third : fourth));
+            assertTrue(i % 2 == 0 && i > 0 || Recovery.last().rewritten());
+            if (i == 10) {
+                size = frontier(p);
+            }
+        }
+        assertTrue(frontier(p) <= 4 * size, size + " " + frontier(p));
+    }
+
+    private static long frontier(Path p) throws Exception {
+        return content(p).length;
+    }
+
+    private static Field root(ClassLoader l, String c) throws Exception {
+        Field f = l.loadClass(c).getDeclaredField("r");
+        f.setAccessible(true);
+        return f;
+    }
+
+    private static void set(Object o, String field, Object v) throws Exception {
+        Field f = o.getClass().getDeclaredField(field);
+        f.setAccessible(true);
+        f.set(o, v);
+    }
+
+    @Test
+    void renamedClasses() throws Exception {
+        Path p = SavedPool.save(make(classes("enum E { A, B } class Q { int a = 5; } class P extends Q { Q[] qs = {new Q(), this}; Class<?> c = Q[].class; E e = E.B; }"), "P"));
+        ClassLoader l = classes("package n; enum F { B, A } class S { int a; } class R extends S { S[] qs; Class<?> c; F e; }");
+        assertThrows(PoolException.class, () -> SavedPool.load(p, with(l)));
+        Map<String, String> names = Map.of("P", "n.R", "Q", "n.S", "E", "n.F");
+        Object o = SavedPool.load(p, with(l).withRenamed(names));
+        assertEquals("n.R", o.getClass().getName());
+        Object[] qs = (Object[]) get(o, "qs");
+        assertEquals("n.S", qs[0].getClass().getName());
+        assertSame(o, qs[1]);
+        assertEquals(5, get(qs[0], "a"));
+        assertEquals("[Ln.S;", ((Class<?>) get(o, "c")).getName());
+        assertEquals("B", get(o, "e").toString());
+        assertEquals("n.F", get(o, "e").getClass().getName());
+        // From now on they have their new names.
+        assertEquals("n.R", SavedPool.load(p, with(l)).getClass().getName());
+    }
+
+    @Test
+    void aRenamedRoot() throws Exception {
+        ClassLoader old = classes("class A { static Object r = \"value\"; }");
+        Path p = SavedPool.file();
+        SavedPool.open(p);
+        SavedPool.root(old.loadClass("A"), "r");
+        DurableGraph.close();
+        ClassLoader now = classes("class B { static Object r; }");
+        PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, with(now)));
+        assertTrue(e.getMessage().contains("class A") && e.getMessage().contains("root r"), e.getMessage());
+        for (int i = 0; i < 3; i++) {
+            root(now, "B").set(null, null);
+            SavedPool.load(p, i < 2 ? with(now).withRenamed(Map.of("A", "B")) : with(now));
+            assertEquals("value", root(now, "B").get(null));
+        }
+    }
+
+    @Test
+    void aRootFieldThatIsGoneKeepsItsValue() throws Exception {
+        ClassLoader one = classes("class A { static Object r = new java.util.ArrayList<>(java.util.List.of(1, 2)); }");
+        Path p = SavedPool.file();
+        SavedPool.open(p);
+        SavedPool.root(one.loadClass("A"), "r");
+        DurableGraph.close();
+        SavedPool.load(p, with(classes("class A { }")));
+        root(one, "A").set(null, null);
+        SavedPool.load(p, with(one));
+        assertEquals(List.of(1, 2), root(one, "A").get(null));
+    }
+
+    @Test
+    void theInitialiserOfARootClassDoesNotWin() throws Exception {
+        ClassLoader one = classes("class A { static Object r = \"initial\"; }");
+        root(one, "A").set(null, "saved");
+        Path p = SavedPool.file();
+        SavedPool.open(p);
+        SavedPool.root(one.loadClass("A"), "r");
+        DurableGraph.close();
+        ClassLoader again = classes("class A { static Object r = \"initial\"; }");
+        SavedPool.load(p, with(again));
+        assertEquals("saved", root(again, "A").get(null));
+    }
+
+    @Test
+    void enumConstants() throws Exception {
+        String use = " class P { E e = E.B; java.util.EnumMap<E, String> m = new java.util.EnumMap<>(java.util.Map.of(E.B, \"b\")); }";
+        String use2 = " class P { E e; java.util.EnumMap<E, String> m; }";
+        Path p = SavedPool.save(make(classes("enum E { A, B, C }" + use), "P"));
+        Object o = SavedPool.load(p, with(classes("enum E { C, B { }, A }" + use2)));
+        assertEquals("B", get(o, "e").toString());
+        refused("enum E { A, B, C }" + use, "enum E { A, C }" + use2, "B of E");
+    }
+
+    @Test
+    void refusals() throws Exception {
+        refused("class P { Object o = new Q(); } class Q { int a; }", "class P { Object o; }", "class Q");
+        refused("class P { Object o = new Q(); } class Q { int a; }", "class P { Object o; } abstract class Q { int a; }", "class Q", "abstract");
+        refused("class P { Object o = new Q(); } class Q { int a; }", "class P { Object o; } interface Q { }", "class Q");
+        refused("class P { Object o = new Q(); } class Q { int a; }", "class P { Object o; } class Q extends Thread { int a; }", "class Q");
+        refused("class P { Object o = new Q(); } class Q { int a; }", "class P { Object o; } enum Q { X; int a; }", "class Q", "an enum constant");
+        refused("class P { Object o = new Q(); } class Q { int a = 1; }",
+            "class P { Object o; } class Q { int a = Integer.parseInt(\"0\"); static { if (true) throw new IllegalStateException(\"oops\"); } }", "class Q", "initialised");
+    }
+
+    @Test
+    void aCrashInTheMidstOfTheRewriteLeavesOldOrNew() throws Exception {
+        ClassLoader old = classes("class P { int v = 5; P next; }");
+        ClassLoader now = classes("class P { P next; long v; String more; }");
+        Path p = SavedPool.save(make(old, "P"));
+        byte[] image = Files.readAllBytes(p.toFile().length() < 64 << 20 ? p : copyOfUsed(p));
+        List<byte[]> states = new ArrayList<>();
+        SavedPool.root = null;
+        CrashAt.run(p, image, with(now), states);
+        assertTrue(states.size() > 20, "states " + states.size());
+        for (int i = 0; i < states.size(); i++) {
+            Path q = SavedPool.file();
+            Files.write(q, states.get(i));
+            int switched = 0;
+            try {
+                assertEquals(5, get(SavedPool.load(q, with(old)), "v"));
+                assertEquals(0, switched);
+            } catch (PoolException e) {
+                // The new graph is there: the int has become a long.
+                assertEquals(PoolException.Reason.CHANGED_CLASS, e.reason());
+                switched = 1;
+            }
+            assertEquals(5L, get(SavedPool.load(q, with(now)), "v"));
+            assertTrue(switched == 1 || Recovery.last().rewritten());
+            Files.delete(q);
+        }
+    }
+
+    private static Path copyOfUsed(Path p) throws Exception {
+        long used = frontier(p);
+        Path q = SavedPool.file();
+        try (java.io.RandomAccessFile f = new java.io.RandomAccessFile(p.toFile(), "r")) {
+            byte[] all = new byte[(int) used];
+            f.readFully(all);
+            Files.write(q, all);
+        }
+        return q;
+    }
+}
