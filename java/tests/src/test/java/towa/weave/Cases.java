@@ -25,7 +25,7 @@ final class Cases {
     record Case(String name, Object target, Action action, int calls) {}
 
     /** Enough for C2 to compile an action and what it calls. */
-    static final int HOT = 60_000;
+    static final int HOT = 30_000;
     /** For actions that make many objects durable. */
     static final int SLOW = 20_000;
 
@@ -97,7 +97,7 @@ final class Cases {
         add("arraycopy Object[]", r, i -> System.arraycopy((i & 4) == 0 ? TWO : OWT, 0, r, i & 3, 2));
         add("arraycopy int[]", n, i -> System.arraycopy(n, i & 31, n, i * 7 & 31, 4)); add("fill Object[]", r, i -> Arrays.fill(r, TWO[i & 1]));
         add("fill int[]", n, i -> Arrays.fill(n, i)); add("setAll", n, i -> Arrays.setAll(n, k -> k ^ i));
-        add("sort int[]", n, i -> { n[i & 63] = i * 0x9e3779b1; Arrays.sort(n); });
+        slow("sort int[]", n, i -> { n[i & 63] = i * 0x9e3779b1; Arrays.sort(n); });
         int[] big = new int[3000];
         slow("sort large int[]", big, i -> {
             big[(i & 0x7fffffff) % 3000] = i * 0x9e3779b1;
@@ -106,7 +106,7 @@ final class Cases {
         Integer[] boxed = {3, 2, 1, 9, 8};
         slow("sort Object[]", boxed, i -> { boxed[i % 5] = i * 31 & 1023; Arrays.sort(boxed); });
         add("Collections.shuffle", boxed, i -> Collections.shuffle(Arrays.asList(boxed)));
-        add("Random.nextBytes", b, i -> new Random(i).nextBytes(b));
+        slow("Random.nextBytes", b, i -> new Random(i).nextBytes(b));
         add("String.getChars", c, i -> WORDS[i & 1].getChars(0, 5, c, i & 31)); add("getChars utf16", c, i -> ((i & 1) == 0 ? "h\u4e00llo" : "wo\u4e01ld").getChars(0, 5, c, i & 31));
         add("List.toArray(T[])", r, i -> List.of((Object[]) ((i & 1) == 0 ? TWO : OWT)).toArray(r));
     }
@@ -242,9 +242,9 @@ final class Cases {
         add("StringBuilder.append(int) value", value(sb), i -> { sb.setLength(0); sb.append(i); });
         add("StringBuilder.setCharAt", value(sb), i -> { sb.setLength(5); sb.setCharAt(2, (char) ('a' + (i & 15))); });
         add("StringBuilder.append count", sb, i -> { if (sb.length() > 40) sb.setLength(0); sb.append('c'); });
-        add("StringBuilder utf16 append", value(wide), i -> { wide.setLength(1); wide.append(WORDS[i & 1]); });
-        add("StringBuilder utf16 char", value(wide), i -> { wide.setLength(1); wide.append((char) (0x4e00 + (i & 255))); });
-        add("StringBuilder.reverse", value(wide), i -> { wide.setLength(4); wide.setCharAt(1, (char) i); wide.reverse(); });
+        slow("StringBuilder utf16 append", value(wide), i -> { wide.setLength(1); wide.append(WORDS[i & 1]); });
+        slow("StringBuilder utf16 char", value(wide), i -> { wide.setLength(1); wide.append((char) (0x4e00 + (i & 255))); });
+        slow("StringBuilder.reverse", value(wide), i -> { wide.setLength(4); wide.setCharAt(1, (char) i); wide.reverse(); });
         StringBuffer buf = new StringBuffer();
         add("StringBuffer.append", buf, i -> { if (buf.length() > 9) buf.setLength(0); buf.append("abc"); });
     }

@@ -53,15 +53,19 @@ class LateFlipTest {
     private static List<Loop> loops() throws Exception {
         List<Loop> all = new ArrayList<>();
         Hot h = new Hot();
-        all.add(new Loop(h, i -> { h.x = i; h.r = TWO[i & 1]; }));
         int[] n = new int[64];
-        all.add(new Loop(n, i -> n[i & 63] = i));
         Object[] r = new Object[8];
-        all.add(new Loop(r, i -> r[i & 7] = TWO[i >> 3 & 1]));
         Handled v = new Handled();
         VarHandle x = MethodHandles.lookup().findVarHandle(Handled.class, "x", int.class);
         VarHandle y = MethodHandles.lookup().findVarHandle(Handled.class, "v", long.class);
-        all.add(new Loop(v, i -> { x.set(v, i); long before = (long) y.getAndAdd(v, 1L); }));
+        all.add(new Loop(new Object[] {h, n, r, v}, i -> {
+            h.x = i;
+            h.r = TWO[i & 1];
+            n[i & 63] = i;
+            r[i & 7] = TWO[i >> 3 & 1];
+            x.set(v, i);
+            long before = (long) y.getAndAdd(v, 1L);
+        }));
         HashMap<Integer, Object> map = new HashMap<>();
         all.add(new Loop(map, i -> { map.put(i & 255, TWO[i & 1]); if ((i & 7) == 0) map.remove(i * 31 & 255); }));
         return all;
@@ -105,8 +109,12 @@ class LateFlipTest {
         short[] two = new short[64];
         char[] three = new char[64];
         HashMap<Integer, Object> map = new HashMap<>();
-        List<Loop> loops = List.of(new Loop(one, i -> { one.x = i; one.r = TWO[i & 1]; }), new Loop(two, i -> two[i & 63] = (short) i),
-            new Loop(three, i -> three[i & 63] = (char) i), new Loop(map, i -> map.put(i & 255, TWO[i & 1])));
+        List<Loop> loops = List.of(new Loop(new Object[] {one, two, three}, i -> {
+            one.x = i;
+            one.r = TWO[i & 1];
+            two[i & 63] = (short) i;
+            three[i & 63] = (char) i;
+        }), new Loop(map, i -> map.put(i & 255, TWO[i & 1])));
         int[] at = start(loops);
         for (int k = 0; k < at.length; k++) Fixture.holder[k] = loops.get(k).target;
         for (int k = 0; k < at.length; k++) at[k] = loops.get(k).reached;
