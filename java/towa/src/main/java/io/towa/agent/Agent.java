@@ -37,6 +37,9 @@ public final class Agent {
     private static boolean allRoots;
     /** Classes offered to the weaver, and those of them that failed. */
     private static final LongSet SEEN = new LongSet();
+    /** Classes that a sweep has looked at and need no weaving any more, by identity hash and the hash of the name. */
+    private static final LongSet KNOWN = new LongSet();
+    private static volatile boolean sweepNeeded = true;
     private static final LongSet FAILED = new LongSet();
     private static final ArrayList<Failure> FAILURES = new ArrayList<Failure>();
     /** Loaders other than the machine's own: do they see our barrier classes? */
@@ -106,7 +109,6 @@ public final class Agent {
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
-            if (redefined != null && name.startsWith(Groups.PACKAGE)) return Groups.turnedOn(name, bytes);
             return weave(module, loader, name, bytes, LongSet.key(name, loader));
         }
     }
@@ -131,6 +133,8 @@ public final class Agent {
             SEEN.add(key);
             fail(name, key, e);
             return null;
+        } finally {
+            sweepNeeded = true;
         }
     }
 
@@ -191,22 +195,34 @@ public final class Agent {
         sweep();
     }
 
+    /** Only the weaver at work makes classes pass it by; if it was not since the last sweep, there is none. */
+    static void sweepIfNeeded() {
+        if (sweepNeeded) sweep();
+    }
+
     /** Weaves loaded classes that were never offered: those loaded before the agent, and those loaded by the weaver at work. */
     static void sweep() {
+        sweepNeeded = false;
         ArrayList<Class<?>> missed = new ArrayList<Class<?>>();
         Class<?>[] loaded = instrumentation.getAllLoadedClasses();
         for (int i = 0; i < loaded.length; i++) {
             Class<?> c = loaded[i];
-            if (c.isArray() || c.isPrimitive() || c.isHidden()) continue;
             String name = c.getName();
-            if (name.startsWith("io.towa.")) continue;
-            if (!SEEN.has(LongSet.key(name, c.getClassLoader())) && Skip.reason(name.replace('.', '/')) == null
-                && instrumentation.isModifiableClass(c)) missed.add(c);
+            long known = (long) System.identityHashCode(c) << 32 | name.hashCode() & 0xffffffffL;
+            if (KNOWN.has(known)) continue;
+            if (!isMissed(c, name)) KNOWN.add(known);
+            else missed.add(c);
         }
         if (missed.isEmpty()) return;
         Class<?>[] all = new Class<?>[missed.size()];
         for (int i = 0; i < all.length; i++) all[i] = missed.get(i);
         retransform(all, 0, all.length);
+    }
+
+    private static boolean isMissed(Class<?> c, String name) {
+        return !c.isArray() && !c.isPrimitive() && !c.isHidden() && !name.startsWith("io.towa.")
+            && !SEEN.has(LongSet.key(name, c.getClassLoader())) && Skip.reason(name.replace('.', '/')) == null
+            && instrumentation.isModifiableClass(c);
     }
 
     /** In one go; if that fails, by halves until the class at fault is alone. */
