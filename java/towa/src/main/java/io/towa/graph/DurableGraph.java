@@ -180,6 +180,11 @@ public final class DurableGraph {
         }
     }
 
+    /** Whether the agent weaves stores: always, but for tests of this package. */
+    static boolean woven() {
+        return woven;
+    }
+
     public static boolean active() {
         return active;
     }
