@@ -214,7 +214,7 @@ final class CrashScript {
 
     /** An object of a class that the pool does not know, or a second root. */
     private void meet() {
-        if (met == NEW.length) {
+        if (met == NEW.length || random.nextInt(4) == 0) {
             next();
             if (second == null) {
                 second = DirectPool.addRoot("second");
