@@ -32,7 +32,7 @@ public final class DurableGraph {
     private static volatile boolean active;
     private static PoolFile pool;
     private static Allocator allocator;
-    private static Committer committer;
+    private static volatile Committer committer;
     private static TowaOptions options;
     private static int cycle;
     private static boolean skip;
@@ -120,6 +120,10 @@ public final class DurableGraph {
 
     private static void abandon(PoolFile file) {
         try {
+            if (committer != null) {
+                committer.end();
+                committer = null;
+            }
             Replicas.reset(0);
             file.close();
         } catch (RuntimeException e) {
@@ -141,22 +145,36 @@ public final class DurableGraph {
             return;
         }
         Collector.stop();
-        Committer.stop(committer);
+        if (committer != null) {
+            committer.end();
+        }
         Gate.shut();
+        boolean closed = false;
         try {
+            if (committer != null) {
+                committer.last();
+                committer = null;
+            }
             active = false;
+            closed = true;
             Replicas.reset(0);
             Roots.reset(new ArrayList<>());
             pool.close();
         } finally {
             Gate.open();
+            if (!closed) {
+                // The last commit failed. Nothing is lost: the pool is still open.
+                committer = committer.again();
+                Collector.start();
+            }
         }
     }
 
     /** See {@link io.towa.Towa#sync}. */
     public static void sync() {
-        if (committer != null) {
-            committer.sync();
+        Committer c = committer;
+        if (c != null) {
+            c.sync();
         } else if (Nvm.medium() == Nvm.SHARED) {
             pool.force();
         }

@@ -9,7 +9,7 @@ import jdk.internal.misc.Unsafe;
  * until all counters are zero. Each side's add or store is a full fence before its look, so one of the two sees the other. What must always hold: whoever is
  * inside never waits for someone who is outside; nobody enters twice.
  */
-final class Gate {
+public final class Gate {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final int STRIPES = Integer.highestOneBit(Math.max(1, 2 * Runtime.getRuntime().availableProcessors() - 1)) << 1;
     /** Longs between two counters. */
@@ -27,7 +27,7 @@ final class Gate {
     }
 
     /** Enters, waiting while it is shut; the result goes to {@link #exit}. */
-    static int enter() {
+    public static int enter() {
         int stripe = (int) Thread.currentThread().threadId() & STRIPES - 1;
         for (;;) {
             U.getAndAddLong(COUNTS, offset(stripe), 1);
@@ -39,7 +39,7 @@ final class Gate {
         }
     }
 
-    static void exit(int stripe) {
+    public static void exit(int stripe) {
         U.getAndAddLong(COUNTS, offset(stripe), -1);
     }
 
@@ -60,7 +60,7 @@ final class Gate {
     }
 
     /** Shuts it and waits until nobody is inside; one at a time. */
-    static void shut() {
+    public static void shut() {
         synchronized (OPENED) {
             boolean interrupted = false;
             while (shut) {
@@ -88,7 +88,7 @@ final class Gate {
         }
     }
 
-    static void open() {
+    public static void open() {
         synchronized (OPENED) {
             owner = null;
             shut = false;

@@ -30,13 +30,18 @@ public final class DirtyPages {
         }
     }
 
-    /** The numbers of the dirty pages, in order; none is dirty afterwards. Nobody may mark meanwhile. */
-    public int[] take() {
+    /** How many pages are dirty, more or less, while others mark. */
+    public int count() {
         int count = 0;
         for (int i = 0; i < bits.length; i++) {
             count += Long.bitCount(bits[i]);
         }
-        int[] pages = new int[count];
+        return count;
+    }
+
+    /** The numbers of the dirty pages, in order; none is dirty afterwards. Nobody may mark meanwhile. */
+    public int[] take() {
+        int[] pages = new int[count()];
         int n = 0;
         for (int i = 0; i < bits.length; i++) {
             long left = bits[i];

@@ -7,7 +7,7 @@ import java.lang.invoke.MethodHandle;
 import jdk.internal.access.SharedSecrets;
 
 /**
- * The two system calls that the JDK has no name for: {@code membarrier} and {@code fallocate}.
+ * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, and {@code mmap} without a reservation of memory.
  *
  * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
  * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
@@ -20,7 +20,10 @@ public final class SystemCalls {
     /** For calls that end at once: the thread does not leave Java for them. */
     private static final MethodHandle SHORT;
     private static final MethodHandle LONG;
+    private static final MethodHandle MAP;
     private static final long MEMBARRIER;
+    private static final long MMAP;
+    private static final long MUNMAP;
     private static final long FALLOCATE;
     private static final boolean FENCES;
 
@@ -34,6 +37,10 @@ public final class SystemCalls {
         FunctionDescriptor type = FunctionDescriptor.of(word, word, word, word, word, word);
         SHORT = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type, Linker.Option.critical(false));
         LONG = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type);
+        FunctionDescriptor seven = FunctionDescriptor.of(word, word, word, word, word, word, word, word);
+        MAP = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), seven);
+        MMAP = x86 ? 9 : 222;
+        MUNMAP = x86 ? 11 : 215;
         FENCES = call(SHORT, MEMBARRIER, REGISTER, 0, 0, 0) == 0;
     }
 
@@ -56,6 +63,25 @@ public final class SystemCalls {
         if (FENCES && call(SHORT, MEMBARRIER, EXPEDITED, 0, 0, 0) != 0) {
             throw new IllegalStateException("membarrier stopped working");
         }
+    }
+
+    /**
+     * Maps a file copy on write; memory is taken as pages are stored to, not before: the mapping may be greater than the machine's.
+     *
+     * @return the address; -1: the kernel will not
+     */
+    public static long mapPrivately(int descriptor, long bytes) {
+        long readWrite = 3;
+        long privateWithoutReserve = 0x4002;
+        try {
+            return (long) MAP.invokeExact(MMAP, 0L, bytes, readWrite, privateWithoutReserve, (long) descriptor, 0L);
+        } catch (Throwable e) {
+            throw new LinkageError("syscall", e);
+        }
+    }
+
+    public static void unmap(long address, long bytes) {
+        call(LONG, MUNMAP, address, bytes, 0, 0);
     }
 
     /** Allocates the file's blocks in this range, so that a store to them cannot fail; false if the file system has no room or cannot. */

@@ -1,16 +1,325 @@
 package io.towa.pool;
 
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
+import io.towa.graph.Gate;
+import io.towa.medium.DirtyPages;
+import io.towa.medium.Nvm;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
 
-/** Commits of a private image. */
-public final class Committer {
-    private Committer() {}
+/**
+ * Commits of a private image: every interval the pages that were stored to go to the log, then to the pool's file ({@link RedoLog}).
+ *
+ * <pre>
+ *   gate shut: dirty pages taken and copied | gate open: log, sync | pages to the file, sync | log invalid
+ * </pre>
+ *
+ * <p>What must always hold: a commit has all stores of an operation, or none; a page that is not in the file as of its last store is dirty, or in a
+ * log that is whole. So a commit that fails (a full disk) loses nothing: its pages are dirty again, and the next one takes them. A log
+ * that is whole but whose pages did not all get to the file is applied once more before anything else.
+ *
+ * <p>A section ({@code Towa.atomically}) need not be over: its undo log is part of the image, and opening rolls back what a commit has of it. So
+ * nobody waits for a section, and {@link #sync} inside one returns.
+ */
+public final class Committer extends Thread {
+    private static final int CHUNK = 256 * DirtyPages.PAGE;
+    /** Chunks in memory: 256 MiB. What is more is written to the log with the gate shut. */
+    private static final int MOST_CHUNKS = 256;
+    /** Chunks, and bytes of the log, that are kept for the next commit. */
+    private static final int KEEP_CHUNKS = 16;
+    private static final long KEEP_LOG = 64L << 20;
 
-    public static Committer start(PoolFile pool, TowaOptions options) {
-        return null;
+    private final PoolFile pool;
+    private final DirtyPages dirty;
+    private final Disk data;
+    private final RedoLog redo;
+    private final long intervalNanos;
+    private final List<ByteBuffer> chunks = new ArrayList<>();
+    /** The log is whole, and its pages are not known to be in the file. */
+    private boolean unapplied;
+
+    /** Under this object's lock: commits that began, ended, were asked for; the last good one; why the last bad one was that. */
+    private long begun;
+    private long ended;
+    private long wanted;
+    private long good;
+    private PoolException failure;
+    private boolean stopped;
+    private volatile long lastPause;
+    private volatile long longestPause;
+    private volatile long pagesWritten;
+
+    Committer(PoolFile pool, DirtyPages dirty, Disk data, Disk log, long intervalNanos) {
+        super("towa-committer");
+        setDaemon(true);
+        this.pool = pool;
+        this.dirty = dirty;
+        this.data = data;
+        this.intervalNanos = intervalNanos;
+        redo = new RedoLog(log, pool.superblock().uuidHigh, pool.superblock().uuidLow);
     }
 
-    public static void stop(Committer c) {}
+    /** Begins to commit; null if the pool is not mapped privately. */
+    public static Committer start(PoolFile pool, TowaOptions options) {
+        if (Nvm.medium() != Nvm.PRIVATE) {
+            return null;
+        }
+        Committer c = new Committer(pool, pool.dirty(), new Disk.Channel(pool.channel()), pool.log(), options.interval().toNanos());
+        c.start();
+        return c;
+    }
 
-    public void sync() {}
+    /** Goes on after {@link #end}. */
+    public Committer again() {
+        Committer c = new Committer(pool, dirty, data, pool.log(), intervalNanos);
+        c.unapplied = unapplied;
+        c.start();
+        return c;
+    }
+
+    /** No commit is made by itself when this returns. */
+    public void end() {
+        synchronized (this) {
+            stopped = true;
+            notifyAll();
+        }
+        boolean interrupted = false;
+        while (isAlive()) {
+            try {
+                join();
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** The last commit; the thread has ended, and the caller has the gate shut. The log counts no longer afterwards, durably. */
+    public void last() {
+        long n = begin();
+        PoolException failed = commit(true);
+        ended(n, failed);
+        if (failed != null) {
+            throw failed;
+        }
+        try {
+            redo.invalidate(0);
+            redo.force();
+        } catch (IOException e) {
+            throw failed(e);
+        }
+    }
+
+    /** Waits for a commit that begins after the call. */
+    public void sync() {
+        boolean interrupted = false;
+        synchronized (this) {
+            long mine = begun + 1;
+            wanted = Math.max(wanted, mine);
+            notifyAll();
+            while (ended < mine) {
+                try {
+                    wait();
+                } catch (InterruptedException e) {
+                    interrupted = true;
+                }
+            }
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+            if (good < mine) {
+                throw new PoolException(failure.reason(), failure.getMessage(), failure);
+            }
+        }
+    }
+
+    @Override
+    public void run() {
+        long next = System.nanoTime() + intervalNanos;
+        while (pause(next)) {
+            next = System.nanoTime() + intervalNanos;
+            long n = begin();
+            ended(n, commit(false));
+        }
+    }
+
+    private synchronized boolean pause(long until) {
+        for (;;) {
+            long left = until - System.nanoTime();
+            if (stopped || wanted > begun || left <= 0) {
+                return !stopped;
+            }
+            try {
+                wait(left / 1_000_000 + 1);
+            } catch (InterruptedException e) {
+                // nobody has reason to; look
+            }
+        }
+    }
+
+    private synchronized long begin() {
+        return ++begun;
+    }
+
+    private synchronized void ended(long n, PoolException failed) {
+        ended = n;
+        if (failed == null) {
+            good = n;
+        } else {
+            failure = failed;
+        }
+        notifyAll();
+    }
+
+    /** @return null, or why it failed: then all it was to write is still to be written */
+    private PoolException commit(boolean shut) {
+        int[] pages = null;
+        boolean logged = false;
+        try {
+            if (unapplied) {
+                redo.apply(data);
+                redo.invalidate(KEEP_LOG);
+                unapplied = false;
+            }
+            makeChunks(dirty.count());
+            long start = System.nanoTime();
+            boolean inMemory;
+            if (!shut) {
+                Gate.shut();
+            }
+            try {
+                pages = dirty.take();
+                inMemory = copy(pages);
+            } finally {
+                if (!shut) {
+                    Gate.open();
+                }
+                lastPause = System.nanoTime() - start;
+                longestPause = Math.max(longestPause, lastPause);
+            }
+            if (pages.length == 0) {
+                return null;
+            }
+            if (inMemory) {
+                appendAll(pages.length);
+            }
+            redo.finish();
+            logged = true;
+            unapplied = true;
+            if (inMemory) {
+                write(pages);
+                data.force();
+            } else {
+                redo.apply(data);
+            }
+            redo.invalidate(KEEP_LOG);
+            unapplied = false;
+            pagesWritten += pages.length;
+            return null;
+        } catch (IOException e) {
+            if (pages != null && !logged) {
+                dirtyAgain(pages);
+            }
+            return failed(e);
+        } catch (RuntimeException | OutOfMemoryError e) {
+            if (pages != null && !logged) {
+                dirtyAgain(pages);
+            }
+            return new PoolException(Reason.IO, pool.name() + ": " + e, e);
+        } finally {
+            while (chunks.size() > KEEP_CHUNKS) {
+                chunks.remove(chunks.size() - 1);
+            }
+        }
+    }
+
+    /** Before the gate is shut: making them takes longer than filling them. */
+    private void makeChunks(int pages) {
+        int wanted = Math.min(MOST_CHUNKS, pages / (CHUNK / DirtyPages.PAGE) + 1);
+        while (chunks.size() < wanted) {
+            chunks.add(ByteBuffer.allocateDirect(CHUNK));
+        }
+    }
+
+    private void dirtyAgain(int[] pages) {
+        for (int i = 0; i < pages.length; i++) {
+            dirty.mark((long) pages[i] * DirtyPages.PAGE, 1);
+        }
+    }
+
+    private PoolException failed(IOException e) {
+        String why = String.valueOf(e.getMessage());
+        boolean full = why.contains("No space") || why.contains("quota");
+        return new PoolException(full ? Reason.FULL : Reason.IO, pool.name() + ": a commit failed: " + why
+            + "; what it was to write is kept and tried again at the next" + (full ? ": make room" : ""), e);
+    }
+
+    /**
+     * Copies the pages to the chunks; nobody stores meanwhile.
+     *
+     * @return false if there were too many: then all are in the log
+     */
+    private boolean copy(int[] pages) throws IOException {
+        redo.begin(begun, pages);
+        boolean all = pages.length <= MOST_CHUNKS * (CHUNK / DirtyPages.PAGE);
+        int chunk = 0;
+        for (int i = 0; i < pages.length;) {
+            if (chunk == chunks.size()) {
+                chunks.add(ByteBuffer.allocateDirect(CHUNK));
+            }
+            ByteBuffer b = chunks.get(chunk).clear();
+            long to = MemorySegment.ofBuffer(b).address();
+            int n = 0;
+            for (; n < CHUNK && i < pages.length; n += DirtyPages.PAGE, i++) {
+                Nvm.copyOut((long) pages[i] * DirtyPages.PAGE, null, to + n, DirtyPages.PAGE);
+            }
+            b.limit(n);
+            if (all) {
+                chunk++;
+            } else {
+                redo.append(b);
+            }
+        }
+        return all;
+    }
+
+    private void appendAll(int pages) throws IOException {
+        for (int chunk = 0, left = pages; left > 0; chunk++, left -= CHUNK / DirtyPages.PAGE) {
+            redo.append(chunks.get(chunk));
+        }
+    }
+
+    /** Writes the chunks to the pool's file, neighbours in one go. */
+    private void write(int[] pages) throws IOException {
+        int inChunk = CHUNK / DirtyPages.PAGE;
+        for (int i = 0; i < pages.length;) {
+            int n = 1;
+            while (i + n < pages.length && (i + n) % inChunk != 0 && pages[i + n] == pages[i] + n) {
+                n++;
+            }
+            int from = i % inChunk * DirtyPages.PAGE;
+            data.write(chunks.get(i / inChunk).duplicate().position(from).limit(from + n * DirtyPages.PAGE), (long) pages[i] * DirtyPages.PAGE);
+            i += n;
+        }
+    }
+
+    /** How long the last commit kept the gate shut, and the longest. */
+    public double lastPauseMillis() {
+        return lastPause / 1e6;
+    }
+
+    public double longestPauseMillis() {
+        return longestPause / 1e6;
+    }
+
+    public long pagesWritten() {
+        return pagesWritten;
+    }
 }

@@ -38,6 +38,10 @@ public final class PoolFile implements AutoCloseable {
     private final Arena arena;
     private final boolean fresh;
     private final DirtyPages dirty;
+    /** NAME.log, if the pool is committed to; else null. */
+    private FileChannel log;
+    /** Address of a mapping that is not the arena's; -1: there is none. */
+    private long privately = -1;
     private long allocatedTo;
 
     /**
@@ -63,9 +67,13 @@ public final class PoolFile implements AutoCloseable {
             boolean empty = channel.size() == 0;
             Superblock found = empty ? null : Superblock.read(channel, name);
             fresh = found == null || !found.ready;
+            log = redo(path, fresh ? null : found, durability);
             superblock = fresh ? make(capacity, durability) : found;
             if (!fresh) {
                 adjust(capacity, durability);
+            }
+            if (log != null) {
+                forceNames(path);
             }
             arena = Arena.ofShared();
             dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
@@ -76,16 +84,87 @@ public final class PoolFile implements AutoCloseable {
             }
             allocatedTo = frontier;
         } catch (IOException e) {
+            close(log);
             close(opened);
             throw new PoolException(Reason.IO, name + ": " + e.getMessage() + " (" + e.getClass().getSimpleName() + ")", e);
         } catch (RuntimeException | Error e) {
             Nvm.detach();
+            unmap();
+            close(log);
             close(opened);
             throw e;
         }
     }
 
-    private static void close(RandomAccessFile f) {
+    /**
+     * Before the pool is looked at: what a crash left of a commit is brought to it. Afterwards the log is invalid, durably.
+     *
+     * @param pool null: a new one
+     * @return the log, open, if the pool is going to be committed to; else null
+     */
+    private FileChannel redo(Path path, Superblock pool, Durability durability) throws IOException {
+        Path beside = logOf(path);
+        boolean power = durability == Durability.POWER;
+        if (!power && !Files.exists(beside)) {
+            return null;
+        }
+        FileChannel c = power
+            ? FileChannel.open(beside, java.util.Set.of(StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE),
+                PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")))
+            : FileChannel.open(beside, StandardOpenOption.READ, StandardOpenOption.WRITE);
+        boolean keep = false;
+        try {
+            RedoLog redo = new RedoLog(new Disk.Channel(c), pool == null ? 0 : pool.uuidHigh, pool == null ? 0 : pool.uuidLow);
+            switch (redo.state().ordinal()) {
+                case 1: // FOREIGN
+                    if (power) {
+                        throw new PoolException(Reason.FOREIGN, beside + ": in the way: the log of " + name
+                            + " is to be there, and this is no log; move it, or give the pool another name");
+                    }
+                    return null;
+                case 2: // OTHERS
+                    throw new PoolException(Reason.FOREIGN, beside + ": holds a commit of another pool than " + name
+                        + "; bring that pool's file back, or move the log away if what it holds is not wanted");
+                case 3: // OURS
+                    redo.apply(new Disk.Channel(channel));
+                    break;
+                default:
+                    if (!power && !redo.named()) {
+                        // Applied, perhaps not durably invalid yet; or no log at all: its content is left alone.
+                        redo.force();
+                        return null;
+                    }
+            }
+            redo.invalidate(0);
+            redo.force();
+            keep = power;
+            return power ? c : null;
+        } finally {
+            if (!keep) {
+                c.close();
+            }
+        }
+    }
+
+    private void unmap() {
+        if (privately != -1) {
+            SystemCalls.unmap(privately, superblock.capacity);
+            privately = -1;
+        }
+    }
+
+    static Path logOf(Path pool) {
+        return Path.of(pool + ".log");
+    }
+
+    /** Makes the names of new files durable. */
+    private static void forceNames(Path path) throws IOException {
+        try (FileChannel directory = FileChannel.open(path.toAbsolutePath().getParent(), StandardOpenOption.READ)) {
+            directory.force(true);
+        }
+    }
+
+    private static void close(java.io.Closeable f) {
         try {
             if (f != null) {
                 f.close();
@@ -152,7 +231,12 @@ public final class PoolFile implements AutoCloseable {
     private void map(Durability durability) throws IOException {
         if (durability == Durability.POWER) {
             file.setLength(Math.max(file.length(), superblock.capacity));
-            attach(channel.map(FileChannel.MapMode.PRIVATE, 0, superblock.capacity, arena), Nvm.PRIVATE);
+            privately = SystemCalls.mapPrivately(descriptor(), superblock.capacity);
+            if (privately == -1) {
+                throw new PoolException(Reason.IO, name + ": the kernel will not map " + superblock.capacity
+                    + " bytes copy on write; give a smaller capacity, or allow overcommitment of memory");
+            }
+            Nvm.attach(privately, Nvm.PRIVATE, dirty);
             return;
         }
         try {
@@ -188,10 +272,14 @@ public final class PoolFile implements AutoCloseable {
         return end;
     }
 
+    private int descriptor() throws IOException {
+        return SharedSecrets.getJavaIOFileDescriptorAccess().get(file.getFD());
+    }
+
     private boolean reserve(long from, long to) {
         int fd;
         try {
-            fd = SharedSecrets.getJavaIOFileDescriptorAccess().get(file.getFD());
+            fd = descriptor();
         } catch (IOException e) {
             return false;
         }
@@ -231,6 +319,10 @@ public final class PoolFile implements AutoCloseable {
         return channel;
     }
 
+    Disk log() {
+        return new Disk.Channel(log);
+    }
+
     public DirtyPages dirty() {
         return dirty;
     }
@@ -249,9 +341,17 @@ public final class PoolFile implements AutoCloseable {
     public void close() {
         try {
             Nvm.detach();
+            unmap();
             arena.close();
             superblock.clean = true;
             superblock.write(channel);
+            if (log != null) {
+                boolean applied = log.size() == 0;
+                log.close();
+                if (applied) {
+                    Files.deleteIfExists(logOf(Path.of(name)));
+                }
+            }
             lock.release();
         } catch (IOException e) {
             throw new PoolException(Reason.IO, name + ": " + e.getMessage(), e);

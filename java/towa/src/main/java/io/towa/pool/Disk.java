@@ -1,0 +1,62 @@
+package io.towa.pool;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+
+/** A file as commits use it; tests put their own in its place. What is written is on the disk, in any order, when {@link #force} has returned. */
+interface Disk {
+    /** Fills what is left of {@code into}, from {@code at} on. @return false if the file ends before */
+    boolean read(ByteBuffer into, long at) throws IOException;
+
+    void write(ByteBuffer from, long at) throws IOException;
+
+    void force() throws IOException;
+
+    void truncate(long size) throws IOException;
+
+    long size() throws IOException;
+
+    /** A file. */
+    final class Channel implements Disk {
+        private final FileChannel channel;
+
+        Channel(FileChannel channel) {
+            this.channel = channel;
+        }
+
+        @Override
+        public boolean read(ByteBuffer into, long at) throws IOException {
+            for (long p = at; into.hasRemaining();) {
+                int n = channel.read(into, p);
+                if (n < 0) {
+                    return false;
+                }
+                p += n;
+            }
+            return true;
+        }
+
+        @Override
+        public void write(ByteBuffer from, long at) throws IOException {
+            for (long p = at; from.hasRemaining();) {
+                p += channel.write(from, p);
+            }
+        }
+
+        @Override
+        public void force() throws IOException {
+            channel.force(false);
+        }
+
+        @Override
+        public void truncate(long size) throws IOException {
+            channel.truncate(size);
+        }
+
+        @Override
+        public long size() throws IOException {
+            return channel.size();
+        }
+    }
+}
