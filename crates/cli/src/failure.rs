@@ -83,6 +83,9 @@ pub fn code(error: &Error) -> u8 {
         if let Some(e) = cause.downcast_ref() {
             return Some(crate::xip::code(e));
         }
+        if let Some(e) = cause.downcast_ref() {
+            return Some(of_java(e));
+        }
         let epoch = cause.downcast_ref().map(of_epoch);
         let tx = || cause.downcast_ref().map(of_tx);
         if let Some(e) = cause.downcast_ref() {
@@ -135,6 +138,16 @@ fn of_heap(error: &towa_heap::Error) -> u8 {
         Foreign { .. } | Newer { .. } | WrongDoor { .. } | Damaged { .. } => DAMAGED,
         Missing { .. } => MISSING,
         LogFull { .. } => FULL,
+        _ => FAILED,
+    }
+}
+
+fn of_java(error: &towa_java_pool::Error) -> u8 {
+    use towa_java_pool::Error::*;
+    match error {
+        Foreign { .. } | Newer { .. } | Truncated { .. } | Damaged { .. } => DAMAGED,
+        Busy { .. } => BUSY,
+        Missing { .. } | Unfinished { .. } => MISSING,
         _ => FAILED,
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! What must always hold: it looks only. It neither locks, creates nor writes; a pool is described while somebody else uses it.
 
+mod java;
 mod machine;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use towa_media::{Access, CpuFeatures, Detected, Guarantee};
 use crate::failure;
 use crate::pool_dir::{looks_like_pool, medium_name, noted_address, owner};
 use crate::report::{self, Lines, bytes, utc};
+use java::JavaPool;
 use machine::Kernel;
 pub use machine::available_memory;
 
@@ -37,9 +39,10 @@ Examples:
   towa info                      the current directory
   towa info /mnt/pmem            a place for a pool
   towa info ~/.local/state/towa/serve
+  towa info orders.towa          a pool of the Java door
   towa info --json /dev/shm | jq -r .medium.kind")]
 pub struct InfoArgs {
-    /// A directory, a pool, or a path that does not exist yet.
+    /// A directory, a pool (a directory, or Java's file), or a path that does not exist yet.
     #[arg(default_value = ".")]
     path: PathBuf,
     /// Report as JSON.
@@ -65,7 +68,7 @@ struct Info {
     path: String,
     medium: Detected,
     doors: Vec<DoorGuarantee>,
-    pool: Option<PoolInfo>,
+    pool: Option<AnyPool>,
     /// The FPTree that is there.
     tree: Option<TreeInfo>,
     /// Why the pool or tree that is there cannot be described.
@@ -97,6 +100,14 @@ impl Transactions {
             _ => "in software (NOrec): this machine commits no hardware transactions (RTM is missing, or off by microcode)",
         }
     }
+}
+
+/// A pool: a directory, or a file.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum AnyPool {
+    Directory(Box<PoolInfo>),
+    File(JavaPool),
 }
 
 /// A pool's facts.
@@ -169,8 +180,11 @@ pub fn run(args: &InfoArgs) -> Result<()> {
 }
 
 /// The pool in `path`, if one is there.
-fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
-    if !path.is_dir() || !looks_like_pool(path)? {
+fn pool_at(path: &Path) -> Result<Option<AnyPool>, Error> {
+    if !path.is_dir() {
+        return Ok(java::pool_at(path)?.map(AnyPool::File));
+    }
+    if !looks_like_pool(path)? {
         return Ok(None);
     }
     let medium = towa_media::open_dir(path, None, false)?;
@@ -192,12 +206,12 @@ fn pool_at(path: &Path) -> Result<Option<PoolInfo>, Error> {
     }
     let owner_pid = owner(path);
     let is_tx = description.door == Some(Door::Tx);
-    Ok(Some(PoolInfo {
+    Ok(Some(AnyPool::Directory(Box::new(PoolInfo {
         description,
         checkpointer: if is_tx { towa_tx::who_checkpoints(&*medium)? } else { None },
         owner_pid,
         served_at: owner_pid.and_then(|_| noted_address(path)).map(|address| report::path(Path::new(&address))),
-    }))
+    }))))
 }
 
 /// The FPTree in `path`, if one is there, and no pool.
@@ -225,7 +239,8 @@ fn print(info: &Info) -> Result<()> {
         lines.line("space", format!("{}, {} ever used", bytes(tree.len), bytes(tree.used)));
     }
     match (&info.pool, &info.pool_problem) {
-        (Some(pool), _) => print_pool(&mut lines, pool),
+        (Some(AnyPool::Directory(pool)), _) => print_pool(&mut lines, pool),
+        (Some(AnyPool::File(pool)), _) => java::print(&mut lines, pool),
         (None, Some(problem)) => {
             lines.heading("pool");
             lines.line("problem", problem);

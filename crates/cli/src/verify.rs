@@ -1,6 +1,7 @@
 //! `towa verify`: the offline check of a pool.
 
 mod contents;
+mod java;
 mod private;
 
 use std::path::PathBuf;
@@ -26,16 +27,20 @@ use contents::Contents;
 /// that each block in use is reachable once. The directory of an FPTree is checked the same way. Other roots, and the bytes of values, are not looked
 /// into: nothing says what they should be.
 ///
+/// A pool of the Java door is one file. Its superblock, the records of classes and roots, and every object that the roots lead to are
+/// checked: each is of a known class, in a block of its own of the right size, and refers to objects alone. All that is wrong is told.
+///
 /// Nothing of the pool is written; a pool after a crash is checked as the crash left it. The pool must not be in use.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   towa verify ~/.local/state/towa/serve
   towa verify --json /mnt/pmem/cache | jq .sound
+  towa verify orders.towa
 
 Exit status: 0 sound, 3 not a sound pool, 4 in use, 5 no pool there.")]
 pub struct VerifyArgs {
-    /// Directory of the pool.
+    /// Directory of the pool, or its file (Java).
     #[arg(value_name = "POOL")]
     pool: PathBuf,
     /// The medium the pool was made for, where that was chosen by hand.
@@ -54,6 +59,9 @@ struct Found {
 
 /// `towa verify`.
 pub fn run(args: &VerifyArgs) -> Result<()> {
+    if args.pool.is_file() {
+        return java::run(args);
+    }
     if args.pool.join("arena").exists() && !args.pool.join(towa_heap::names::SUPERBLOCK).exists() {
         return run_arena(args);
     }

@@ -3,7 +3,7 @@
 use crate::{Findings, Source, must_be_empty, sources};
 
 /// Who may know whom. Doors do not know each other; `server` is a user of `epoch` like any other.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("media", &[]),
     ("heap", &["media"]),
     ("epoch", &["media", "heap"]),
@@ -13,11 +13,29 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("containers", &["media", "epoch"]),
     ("snap", &["media"]),
     ("xip", &["media"]),
+    ("java-pool", &["alloc"]),
     ("server", &["media", "epoch", "containers"]),
     ("capi", &["media", "heap", "epoch", "containers", "alloc", "tx", "tree", "snap"]),
     ("bench", &["media", "heap", "epoch", "containers", "server", "alloc", "tx", "tree", "snap", "xip"]),
     ("crash-test", &["media", "heap", "epoch", "alloc", "tx", "tree"]),
-    ("cli", &["media", "heap", "epoch", "containers", "server", "snap", "xip", "bench", "crash-test", "alloc", "tx", "tree"]),
+    (
+        "cli",
+        &[
+            "media",
+            "heap",
+            "epoch",
+            "containers",
+            "server",
+            "snap",
+            "xip",
+            "java-pool",
+            "bench",
+            "crash-test",
+            "alloc",
+            "tx",
+            "tree",
+        ],
+    ),
 ];
 
 /// What makes bytes durable, or orders it: `media`'s business, so that every door can run on the simulated medium.

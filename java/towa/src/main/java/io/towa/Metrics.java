@@ -9,6 +9,8 @@ package io.towa;
  * @param stores stores that reached a replica
  * @param skipped references left out because their object cannot be durable
  * @param collections cycles of the collector
+ * @param collectorPauseMillis the longest time that the last of them held up stores
  * @param recoverySeconds how long the last opening took to bring the objects back
  */
-public record Metrics(long objects, long usedBytes, long promoted, long stores, long skipped, long collections, double recoverySeconds) {}
+public record Metrics(long objects, long usedBytes, long promoted, long stores, long skipped, long collections, double collectorPauseMillis,
+    double recoverySeconds) {}

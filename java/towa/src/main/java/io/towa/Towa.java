@@ -4,8 +4,8 @@ import io.towa.graph.Checker;
 import io.towa.graph.Collector;
 import io.towa.graph.DurableGraph;
 import io.towa.graph.Replicas;
+import io.towa.graph.Sections;
 import io.towa.medium.Nvm;
-import io.towa.pool.UndoLog;
 import java.nio.file.Path;
 
 /**
@@ -69,7 +69,7 @@ public final class Towa {
      */
     public static void atomically(Runnable writes) {
         requireOpen();
-        UndoLog.run(writes);
+        Sections.run(writes);
     }
 
     public static boolean isDurable(Object o) {

@@ -44,6 +44,8 @@ public final class Agent {
     private static ClassLoader platform;
     private static ClassLoader system;
     private static long wovenCount;
+    /** Something is, or is about to be, durable: from then on time at the start no longer matters. */
+    private static volatile boolean opened;
 
     private Agent() {}
 
@@ -101,28 +103,29 @@ public final class Agent {
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
-            long key = LongSet.key(name, loader);
-            SEEN.add(key);
-            return weave(module, loader, name, bytes, key, redefined != null);
+            if (redefined != null && name.startsWith(Groups.PACKAGE)) return Groups.turnedOn(name, bytes);
+            return weave(module, loader, name, bytes, LongSet.key(name, loader));
         }
     }
 
     static byte[] weaveHidden(Module module, ClassLoader loader, String name, byte[] bytes) {
-        long key = LongSet.key(name, loader);
-        return weave(module, loader, name, bytes, key, true);
+        return weave(module, loader, name, bytes, LongSet.key(name, loader));
     }
 
-    private static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key, boolean sighted) {
+    private static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key) {
         if (Skip.reason(name) != null) return null;
         try {
             boolean jdk = loader == null || loader == platform;
             if (!jdk && !(loader == system) && !sees(loader)) throw new IllegalStateException("its loader does not see the boot classes");
             Weaver.Job job = new Weaver.Job(new ClassScan(bytes), module, loader, !jdk);
+            job.hasty = jdk && !opened;
             byte[] woven = Weaver.weave(job, allRoots);
+            if (!job.provisional) SEEN.add(key);
             if (job.failure != null) fail(name, key, job.failure);
             if (woven != null) wovenCount++;
             return woven;
         } catch (Throwable e) {
+            SEEN.add(key);
             fail(name, key, e);
             return null;
         }
@@ -179,6 +182,7 @@ public final class Agent {
     /** Weaves the classes loaded before the agent. To be called before anything becomes durable; later calls find what was missed. */
     public static void weaveJdk() {
         if (instrumentation == null) throw new IllegalStateException("start the program with -javaagent:towa.jar");
+        opened = true;
         // Twice: weaving itself loads classes, and those pass no transformer.
         sweep();
         sweep();

@@ -5,8 +5,6 @@ import org.objectweb.asm.ClassVisitor;
 import org.objectweb.asm.ClassWriter;
 import org.objectweb.asm.MethodVisitor;
 import org.objectweb.asm.Opcodes;
-import java.io.InputStream;
-import java.lang.instrument.ClassDefinition;
 import java.util.ArrayList;
 import java.util.HashMap;
 import jdk.internal.misc.Unsafe;
@@ -19,7 +17,9 @@ import jdk.internal.misc.Unsafe;
  * compiled loops that are running (redefinition is a safepoint). A group is turned on once and never off.
  */
 public final class Groups {
-    private static final String PREFIX = "io/towa/barrier/G$";
+    static final String PACKAGE = "io/towa/barrier/";
+    private static final String PREFIX = PACKAGE + "G$";
+    private static final String SWITCH = PACKAGE + "Switch$";
     /** Groups beyond that many share: it costs a needless barrier, never a missing one. */
     private static final int MOST = 4096;
     private static final HashMap<String, Integer> NUMBERS = new HashMap<String, Integer>();
@@ -98,10 +98,10 @@ public final class Groups {
         ensureFlipped(new Class<?>[] {c}, 1);
     }
 
-    /** The same for the first {@code n} of several classes, with one redefinition for all. */
+    /** The same for the first {@code n} of several classes, with one retransformation for all. */
     public static void ensureFlipped(Class<?>[] classes, int n) {
         synchronized (TURN) {
-            ArrayList<ClassDefinition> todo = new ArrayList<ClassDefinition>();
+            ArrayList<Class<?>> todo = new ArrayList<Class<?>>();
             ArrayList<Integer> numbers = new ArrayList<Integer>();
             ArrayList<String> switches = new ArrayList<String>();
             if (!any) {
@@ -110,23 +110,23 @@ public final class Groups {
             }
             for (int i = 0; i < n; i++) collect(classes[i], numbers, switches);
             if (numbers.isEmpty() && switches.isEmpty()) return;
-            for (int i = 0; i < switches.size(); i++) todo.add(flippedSwitch(switches.get(i)));
+            for (int i = 0; i < switches.size(); i++) todo.add(switchClass(switches.get(i)));
             synchronized (NUMBERS) {
                 for (int i = 0; i < numbers.size(); i++) {
                     int k = numbers.get(i).intValue();
                     ON[k] = true;
-                    if (CLASSES[k] != null) todo.add(new ClassDefinition(CLASSES[k], bytes(k, true)));
+                    if (CLASSES[k] != null) todo.add(CLASSES[k]);
                 }
             }
             redefine(todo, numbers, switches);
         }
     }
 
-    private static void redefine(ArrayList<ClassDefinition> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
-        ClassDefinition[] all = new ClassDefinition[todo.size()];
+    private static void redefine(ArrayList<Class<?>> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
+        Class<?>[] all = new Class<?>[todo.size()];
         for (int i = 0; i < all.length; i++) all[i] = todo.get(i);
         try {
-            if (all.length != 0) Agent.instrumentation().redefineClasses(all);
+            if (all.length != 0) Agent.instrumentation().retransformClasses(all);
         } catch (Throwable e) {
             synchronized (NUMBERS) {
                 for (int i = 0; i < numbers.size(); i++) ON[numbers.get(i).intValue()] = false;
@@ -148,9 +148,20 @@ public final class Groups {
         }
         for (; c != null && c != Object.class; c = c.getSuperclass()) {
             synchronized (NUMBERS) {
-                Integer k = Integer.valueOf(number(c.getName().replace('.', '/')));
+                String name = c.getName();
+                // What stands after the slash in a hidden class' name is not in its class file.
+                if (c.isHidden()) name = name.substring(0, name.lastIndexOf('/'));
+                Integer k = Integer.valueOf(number(name.replace('.', '/')));
                 if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
             }
+        }
+    }
+
+    private static Class<?> switchClass(String kind) {
+        try {
+            return Class.forName((SWITCH + kind).replace('/', '.'), false, null);
+        } catch (ClassNotFoundException e) {
+            throw new IllegalStateException(e);
         }
     }
 
@@ -158,20 +169,16 @@ public final class Groups {
         if (!SWITCHED.containsKey(kind) && !switches.contains(kind)) switches.add(kind);
     }
 
-    /** The compiled class with its constant turned to true. */
-    private static ClassDefinition flippedSwitch(String kind) {
-        String name = "io/towa/barrier/Switch$" + kind;
-        try {
-            InputStream in = ClassLoader.getSystemResourceAsStream(name + ".class");
-            byte[] bytes = in.readAllBytes();
-            in.close();
+    /** Called by the transformer for our own classes while they are being turned on: the new form, or null for no change. */
+    static byte[] turnedOn(String name, byte[] bytes) {
+        if (name.startsWith(SWITCH)) {
             ClassReader reader = new ClassReader(bytes);
             ClassWriter writer = new ClassWriter(reader, 0);
             reader.accept(new Turner(writer), 0);
-            return new ClassDefinition(Class.forName(name.replace('/', '.'), false, null), writer.toByteArray());
-        } catch (Exception e) {
-            throw new IllegalStateException("the switch " + name + " cannot be read from the agent's jar", e);
+            return writer.toByteArray();
         }
+        if (!name.startsWith(PREFIX)) return null;
+        return bytes(Integer.parseInt(name.substring(PREFIX.length()), 16), true);
     }
 
     private static final class Turner extends ClassVisitor {

@@ -86,7 +86,7 @@ final class MethodWeaver extends MethodVisitor {
     private void putField(String owner, String name, String desc, int size) {
         String group = Groups.nameFor(owner);
         int id = FieldIds.of(owner, name, desc);
-        if (Volatility.isVolatile(owner, name, desc, job.module, job.loader)) putVolatile(group, id, owner, name, desc, size);
+        if (Volatility.isVolatile(owner, name, desc, job)) putVolatile(group, id, owner, name, desc, size);
         else if (size == 2) putWide(group, id, owner, name, desc);
         else putPlain(group, id, owner, name, desc);
     }

@@ -7,7 +7,8 @@ import java.util.HashMap;
  * Whether a field named in a field reference is volatile.
  *
  * <p>Always true: no class is loaded to find out; a class not woven yet is read through its loader's resources. Unknown is answered
- * "not volatile". Classes of one name in several loaders are one here: volatile if it is so in any of them.
+ * "not volatile", except in haste (before anything can be durable): then "volatile", which is right for any field, only slower, and the
+ * class is woven again later. Classes of one name in several loaders are one here: volatile if it is so in any of them.
  */
 final class Volatility {
     /** What is known of a class: its superclass, and its instance fields as name + descriptor. */
@@ -50,10 +51,14 @@ final class Volatility {
         return fit;
     }
 
-    static boolean isVolatile(String owner, String name, String desc, Module module, ClassLoader loader) {
+    static boolean isVolatile(String owner, String name, String desc, Weaver.Job job) {
         String field = name + desc;
         for (String c = owner; c != null; ) {
-            Info i = of(c, module, loader);
+            Info i = of(c, job);
+            if (i == null) {
+                job.provisional = true;
+                return true;
+            }
             if (i.volatiles == null) return false;
             if (has(i.volatiles, field)) return true;
             if (has(i.others, field)) return false;
@@ -67,15 +72,16 @@ final class Volatility {
         return false;
     }
 
-    private static Info of(String name, Module module, ClassLoader loader) {
+    /** null: unknown, and in haste. */
+    private static Info of(String name, Weaver.Job job) {
         Info i;
         synchronized (KNOWN) {
             i = KNOWN.get(name);
         }
-        if (i != null) return i;
+        if (i != null || job.hasty) return i;
         i = NOTHING;
         try {
-            byte[] bytes = read(name + ".class", module, loader);
+            byte[] bytes = read(name + ".class", job.module, job.loader);
             if (bytes != null) i = info(new ClassScan(bytes));
         } catch (Exception e) {
             // Unknown: not volatile.

@@ -27,6 +27,9 @@ public final class Weaver {
         /** Joins of control show in no frame, so every label may be one. */
         final boolean framesMissing;
         boolean[] leave;
+        /** Do not read other classes' files to tell volatile fields: take what is unknown for volatile, and say so in provisional. */
+        boolean hasty;
+        boolean provisional;
         /** First failure that left a method unwoven, or null. */
         Throwable failure;
 

@@ -1,16 +1,332 @@
 package io.towa.graph;
 
-/** Frees replicas that no durable root reaches. */
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
+import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
+import io.towa.pool.Records;
+import io.towa.pool.UndoLog;
+import java.util.List;
+
+/**
+ * Frees replicas that no durable root reaches: mark and sweep over the pool, beside the program.
+ *
+ * <pre>
+ *   begin (gate shut)   marking: true; new blocks are born marked; roots
+ *   mark                the slots of every replica that is reached; who links a replica meanwhile says so: {@link #linked}
+ *   end (gate shut)     roots and undo log once more, the rest; marking: false; Replicas: entries without a mark count as absent
+ *   drop                those entries go, shard by shard
+ *   free (gate shut)    cycle + 1, durable; Allocator.sweep
+ * </pre>
+ *
+ * <p>Why all that is reached is marked at the end: a reference gets into the pool only by an operation inside the gate, which says so before it
+ * stores ({@link Promotion}'s found replicas, {@link Stores#mirrorRef}), wholly before the beginning or wholly after. So when a slot of a marked replica was looked at,
+ * what it held was marked then, and what is stored there later was marked by who stored it. (There is nothing like a stack: whoever
+ * has an object in hand, but no link to its replica, finds the replica through Replicas, and says so when it links it. The old value
+ * of an overwritten slot needs no mark for the same reason.) The marker looks into replicas only that were there, complete, at the beginning:
+ * one made later is marked from birth, and all it refers to is told by who copies it.
+ *
+ * <p>Why a replica that a thread is about to link is not freed under it: promotion and link are inside the gate together
+ * ({@link Stores#field} looks the value up again; {@link Stores#lock} keeps the gate until the unlock), and freeing needs the gate shut. What was promoted
+ * in {@link Stores#pre} and is not linked yet may be freed before the store to DRAM is mirrored: then it is promoted anew. A store to DRAM that is not mirrored
+ * yet leaves the old link in the pool, which is what the marker follows: nothing is freed that the pool still shows.
+ *
+ * <p>Why a crash is harmless: but for the number of the cycle nothing is written. A block is reused only after a store that unlinked it is durable
+ * (each is, before its thread leaves the gate). What the undo log would bring back is as good as linked. With commits, unlinking comes in the same commit as the reuse, or an earlier one.
+ */
 public final class Collector {
+    /** Serialises cycles. */
+    private static final Object CYCLE = new Object();
+    private static final Object HANDED = new Object();
+    private static final int[] NO_REFERENCES = {};
+    private static final int[] ARRAY_OF_REFERENCES = {};
+
+    private static volatile boolean marking;
+    private static volatile long cycles;
+    private static volatile long dropped;
+    private static volatile long lastPause;
+
+    /** Marked, not looked into yet: the marker's own, and what others hand it. */
+    private static Positions open;
+    private static Positions handed;
+    /** By index of the class record: offsets of references. */
+    private static int[][] references;
+    private static Allocator allocator;
+
     private Collector() {}
 
-    static void start() {}
+    /** A cycle from its beginning; waits for one that is under way. Not to be called inside the gate. */
+    public static void collect() {
+        synchronized (CYCLE) {
+            if (DurableGraph.active()) {
+                cycle();
+            }
+        }
+    }
 
-    static void stop() {}
+    /**
+     * After {@code e}, outside the gate: makes room if that may help.
+     *
+     * @param tried whether it was tried already; then, or if something else is wrong, {@code e} is thrown
+     */
+    static void makeRoom(PoolException e, boolean tried) {
+        if (tried || e.reason() != Reason.FULL) {
+            throw e;
+        }
+        collect();
+    }
 
-    public static void collect() {}
+    private static void cycle() {
+        allocator = DurableGraph.allocator();
+        open = new Positions();
+        handed = new Positions();
+        lastPause = 0;
+        boolean marked = false;
+        try {
+            begin();
+            while (take()) {
+                drain();
+            }
+            end();
+            marked = true;
+            dropped += Replicas.retain();
+        } finally {
+            free(marked);
+            open = null;
+            references = null;
+        }
+    }
+
+    private static void begin() {
+        long start = System.nanoTime();
+        Gate.shut();
+        try {
+            references = referencesByClass(DurableGraph.classes());
+            allocator.colour(true);
+            marking = true;
+            roots();
+        } finally {
+            Gate.open();
+            paused(start);
+        }
+    }
+
+    private static void end() {
+        long start = System.nanoTime();
+        Gate.shut();
+        try {
+            roots();
+            do {
+                drain();
+            } while (take());
+            marking = false;
+            Replicas.onlyMarked(allocator);
+        } finally {
+            Gate.open();
+            paused(start);
+        }
+    }
+
+    /** @param marked if not, the cycle failed: only the marks go */
+    private static void free(boolean marked) {
+        long start = System.nanoTime();
+        Gate.shut();
+        try {
+            marking = false;
+            Replicas.onlyMarked(null);
+            if (marked) {
+                int next = DurableGraph.cycle() >= Layout.MAX_CYCLE ? 1 : DurableGraph.cycle() + 1;
+                Nvm.putLongDurably(Layout.CYCLE, next);
+                DurableGraph.cycle(next);
+                allocator.sweep();
+                cycles++;
+            } else {
+                allocator.unmark();
+            }
+        } finally {
+            Gate.open();
+            paused(start);
+        }
+    }
+
+    private static void paused(long start) {
+        lastPause = Math.max(lastPause, System.nanoTime() - start);
+    }
+
+    /** Marks what is reached first. Class records made during the cycle are marked from birth. */
+    private static void roots() {
+        List<Records.ClassRecord> classes = DurableGraph.classes();
+        for (int i = 0; i < classes.size(); i++) {
+            allocator.mark(classes.get(i).at());
+        }
+        List<Records.RootRecord> roots = Roots.records();
+        for (int i = 0; i < roots.size(); i++) {
+            allocator.mark(roots.get(i).at());
+            reach(Nvm.getLong(roots.get(i).value()));
+        }
+        UndoLog.visit(LOGGED);
+    }
+
+    private static final UndoLog.Visitor LOGGED = new UndoLog.Visitor() {
+        @Override
+        public void block(long at) {
+            allocator.mark(at);
+        }
+
+        @Override
+        public void entry(long at, long reference) {
+            // The replica stored to is kept too: rolling back writes there, so nothing else may lie there by then.
+            long holder = allocator.blockAt(at);
+            if (!isRoot(holder)) {
+                reach(holder);
+            }
+            reach(reference);
+        }
+    };
+
+    private static boolean isRoot(long at) {
+        List<Records.RootRecord> roots = Roots.records();
+        for (int i = 0; i < roots.size(); i++) {
+            if (roots.get(i).at() == at) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static void reach(long at) {
+        if (at == 0) {
+            return;
+        }
+        if (!allocator.contains(at)) {
+            throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": a reference to " + at
+                + ", where no object can be; restore the file from a copy");
+        }
+        if (allocator.mark(at)) {
+            open.push(at);
+        }
+    }
+
+    /** Inside the gate: a reference to the replica at {@code at} is about to be stored in the pool. */
+    static void linked(long at) {
+        if (marking && at != 0 && allocator.mark(at)) {
+            synchronized (HANDED) {
+                handed.push(at);
+            }
+        }
+    }
+
+    /** Takes over what others have handed in; false if that is nothing. */
+    private static boolean take() {
+        synchronized (HANDED) {
+            while (!handed.isEmpty()) {
+                open.push(handed.pop());
+            }
+        }
+        return !open.isEmpty();
+    }
+
+    private static void drain() {
+        while (!open.isEmpty()) {
+            look(open.pop());
+        }
+    }
+
+    /** Reaches what the replica at {@code at} refers to. */
+    private static void look(long at) {
+        int index = Nvm.getInt(at + Layout.CLASS_INDEX);
+        int[] offsets = index > 0 && index < references.length ? references[index] : null;
+        if (offsets == null) {
+            throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": the object at " + at + " is of class " + index
+                + ", which the pool does not have; restore the file from a copy");
+        }
+        if (offsets == ARRAY_OF_REFERENCES) {
+            long end = at + Layout.DATA + 8L * Nvm.getInt(at + Layout.LENGTH);
+            for (long slot = at + Layout.DATA; slot < end; slot += 8) {
+                reach(Nvm.getLong(slot));
+            }
+            return;
+        }
+        for (int i = 0; i < offsets.length; i++) {
+            reach(Nvm.getLong(at + offsets[i]));
+        }
+    }
+
+    private static int[][] referencesByClass(List<Records.ClassRecord> classes) {
+        int most = 0;
+        for (int i = 0; i < classes.size(); i++) {
+            most = Math.max(most, classes.get(i).index());
+        }
+        int[][] all = new int[most + 1][];
+        for (int i = 0; i < classes.size(); i++) {
+            all[classes.get(i).index()] = references(classes.get(i));
+        }
+        return all;
+    }
+
+    private static int[] references(Records.ClassRecord c) {
+        if (c.form() == Layout.FORM_ARRAY) {
+            char element = c.name().charAt(1);
+            return element == 'L' || element == '[' ? ARRAY_OF_REFERENCES : NO_REFERENCES;
+        }
+        int[] offsets = new int[c.fields().size()];
+        int n = 0;
+        for (int i = 0; i < offsets.length; i++) {
+            if (c.fields().get(i).type() == ClassInfo.REFERENCE) {
+                offsets[n++] = c.fields().get(i).offset();
+            }
+        }
+        return n == 0 ? NO_REFERENCES : java.util.Arrays.copyOf(offsets, n);
+    }
+
+    /** A stack of positions. */
+    private static final class Positions {
+        private long[] values = new long[256];
+        private int size;
+
+        boolean isEmpty() {
+            return size == 0;
+        }
+
+        void push(long v) {
+            if (size == values.length) {
+                values = java.util.Arrays.copyOf(values, 2 * size);
+            }
+            values[size++] = v;
+        }
+
+        long pop() {
+            return values[--size];
+        }
+    }
+
+    // ---- when
+
+    static void start() {
+        cycles = 0;
+        dropped = 0;
+        CollectorThread.launch();
+    }
+
+    /** None runs when this returns, and none begins by itself. */
+    static void stop() {
+        CollectorThread.end();
+        synchronized (CYCLE) {
+            // a cycle that was asked for has ended
+        }
+    }
 
     static long cycles() {
-        return 0;
+        return cycles;
+    }
+
+    static long dropped() {
+        return dropped;
+    }
+
+    /** The longest time that the last cycle kept the gate shut. */
+    static double lastPauseMillis() {
+        return lastPause / 1e6;
     }
 }

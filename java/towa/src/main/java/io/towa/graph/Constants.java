@@ -123,9 +123,13 @@ final class Constants {
         Nvm.putBytes(at + Layout.DATA, text);
     }
 
-    /** The object that a constant's replica stands for. */
-    static Object resolve(long at, int form, Class<?> type, ClassLoader loader) {
-        String s = new String(Nvm.getBytes(at + Layout.DATA, Nvm.getInt(at + Layout.LENGTH)), StandardCharsets.UTF_8);
+    /** What the replica of a constant at {@code at} says. */
+    static String text(long at) {
+        return new String(Nvm.getBytes(at + Layout.DATA, Nvm.getInt(at + Layout.LENGTH)), StandardCharsets.UTF_8);
+    }
+
+    /** The object that a constant's text stands for. */
+    static Object resolve(String s, int form, Class<?> type, ClassLoader loader) {
         try {
             switch (form) {
                 case Layout.FORM_ENUM:
@@ -135,9 +139,12 @@ final class Constants {
                 default:
                     int hash = s.indexOf('#');
                     Field f = Class.forName(s.substring(0, hash), true, null).getDeclaredField(s.substring(hash + 1));
+                    if (f.getType().isPrimitive()) {
+                        throw new NoSuchFieldException(s);
+                    }
                     return U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
             }
-        } catch (ReflectiveOperationException | IllegalArgumentException e) {
+        } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IndexOutOfBoundsException e) {
             throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + s + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")
                 + ", which this program does not have; bring it back, or map it to its new name", e);
         }

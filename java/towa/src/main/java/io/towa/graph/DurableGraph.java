@@ -36,6 +36,7 @@ public final class DurableGraph {
     private static TowaOptions options;
     private static int cycle;
     private static boolean skip;
+    private static boolean woven;
     private static ClassInfo named;
     private static List<Records.ClassRecord> classes = new ArrayList<>();
     private static int nextIndex;
@@ -52,10 +53,19 @@ public final class DurableGraph {
         if (Agent.instrumentation() == null) {
             throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
         }
+        open(path, how, true);
+    }
+
+    /** @param withAgent false in tests of this package, which call {@link Stores} themselves */
+    static synchronized void open(Path path, TowaOptions how, boolean withAgent) {
+        woven = withAgent;
         if (active) {
             throw new PoolException(Reason.BUSY, pool.name() + " is open; close it first: one pool at a time");
         }
-        Header.selfTest();
+        String unlike = Header.selfTest();
+        if (unlike != null) {
+            throw new PoolException(Reason.NO_AGENT, "this Java machine is not one that Towa knows: " + unlike + "; use a JDK 25");
+        }
         PoolFile file = new PoolFile(path, how.capacity(), how.durability());
         try {
             pool = file;
@@ -63,11 +73,15 @@ public final class DurableGraph {
             skip = how.skipsNotDurable();
             allocator = new Allocator(file, file.superblock().capacity, Nvm.getLong(Layout.FRONTIER));
             cycle = (int) Nvm.getLong(Layout.CYCLE);
-            Agent.weaveJdk();
+            if (woven) {
+                Agent.weaveJdk();
+            }
             ClassInfos.reset();
             named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
-            Groups.ensureFlipped(new Class<?>[0], 0);
-            UndoLog.open(file);
+            if (woven) {
+                Groups.ensureFlipped(new Class<?>[0], 0);
+            }
+            UndoLog.open(file, allocator);
             classes = Records.classes(file.name(), Nvm.getLong(Layout.FRONTIER));
             nextIndex = 1;
             for (int i = 0; i < classes.size(); i++) {
@@ -81,7 +95,9 @@ public final class DurableGraph {
             }
             committer = Committer.start(file, how);
             active = true;
-            Roots.learnAll();
+            if (woven) {
+                Roots.learnAll();
+            }
             Collector.start();
         } catch (RuntimeException | Error e) {
             active = false;
@@ -111,7 +127,16 @@ public final class DurableGraph {
         }
     }
 
-    public static synchronized void close() {
+    public static void close() {
+        Sections.pause();
+        try {
+            closeBetweenSections();
+        } finally {
+            Sections.resume();
+        }
+    }
+
+    private static synchronized void closeBetweenSections() {
         if (!active) {
             return;
         }
@@ -178,6 +203,11 @@ public final class DurableGraph {
         STORES.increment();
     }
 
+    /** Stores and promotions so far. */
+    static long changes() {
+        return STORES.sum() + PROMOTED.sum();
+    }
+
     static void promoted(int objects) {
         PROMOTED.add(objects);
     }
@@ -195,7 +225,9 @@ public final class DurableGraph {
         if (c.index != 0) {
             return;
         }
-        Groups.ensureFlipped(o.getClass());
+        if (woven) {
+            Groups.ensureFlipped(o.getClass());
+        }
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
                 Records.ClassRecord same = recordLike(c);
@@ -224,6 +256,6 @@ public final class DurableGraph {
 
     public static Metrics metrics() {
         return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
-            Collector.cycles(), Recovery.lastSeconds());
+            Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds());
     }
 }

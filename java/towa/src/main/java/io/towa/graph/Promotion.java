@@ -62,6 +62,7 @@ final class Promotion extends Batches.Batch {
             long word = Replicas.find(o);
             if (word != 0) {
                 if ((word & Replicas.GREY) == 0 || Batches.await(Replicas.slot(word))) {
+                    Collector.linked(Replicas.position(word));
                     return Replicas.position(word);
                 }
                 if (Replicas.find(o) == word) {
@@ -257,6 +258,7 @@ final class Promotion extends Batches.Batch {
             if ((word & Replicas.GREY) != 0 && Replicas.slot(word) != slot) {
                 Batches.join(this, Replicas.slot(word));
             }
+            Collector.linked(Replicas.position(word));
             return Replicas.position(word);
         }
     }

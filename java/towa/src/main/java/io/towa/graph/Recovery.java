@@ -1,20 +1,240 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
+import io.towa.medium.Nvm;
+import io.towa.agent.Groups;
 import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
 import io.towa.pool.PoolFile;
 import io.towa.pool.Records;
+import java.lang.management.GarbageCollectorMXBean;
+import java.lang.management.ManagementFactory;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
+import java.util.ArrayList;
 import java.util.List;
+import jdk.internal.misc.Unsafe;
 
-/** Brings the objects of a pool back. */
+/**
+ * Brings the objects of a pool back (RBP, chapter 5).
+ *
+ * <pre>
+ *   classes of roots initialised | class records mapped | mark number bumped | walk: objects made and filled, blocks adopted
+ *   | tables of replicas | barriers turned on | blocks not adopted are free | what a crash left half done is repaired | all roots set
+ * </pre>
+ *
+ * What must always hold: until the walk is whole, nothing but marks changes in the file, and no static field; so a failure, or a crash, leaves
+ * the pool as it was, and the next recovery finds the same. The static fields of all roots are set together, at the very end.
+ */
 final class Recovery {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final int MOST_CLASSES = 1 << 24;
+
+    /**
+     * What the last recovery took.
+     *
+     * @param seconds in all
+     * @param walkSeconds of them, making objects and tables
+     * @param gcSeconds of all, pauses of the JVM's collector
+     * @param objects brought back
+     * @param bytes of the pool that they occupy, in whole segments
+     * @param rewritten whether classes had changed, and so the graph was written afresh
+     */
+    record Breakdown(double seconds, double walkSeconds, double gcSeconds, long objects, long bytes, boolean rewritten) {}
+
+    private static volatile Breakdown last = new Breakdown(0, 0, 0, 0, 0, false);
+
     private Recovery() {}
 
     static void recover(PoolFile pool, Allocator allocator, List<Records.ClassRecord> classes, TowaOptions options) {
-        throw new UnsupportedOperationException();
+        long begin = System.nanoTime();
+        long frontier = Nvm.getLong(Layout.FRONTIER);
+        boolean large = frontier > 64 << 20;
+        long gcBefore = large ? gcMillis() : 0;
+        Renames names = new Renames(options.renamed(), options.loader());
+        List<Bound> roots = bind(pool.name(), Roots.records(), names);
+        ClassMapping[] mappings = map(pool.name(), classes, names);
+        Marks marks = Marks.begin(pool.name(), frontier);
+        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, marks, names, frontier);
+        adoptRecords(pool.name(), allocator, classes);
+        long walkBegin = System.nanoTime();
+        walkFrom(walk, roots);
+        long walkEnd = System.nanoTime();
+        Marks.end(walk.found);
+        walk.install();
+        turnOn(mappings);
+        allocator.sweep();
+        setRoots(roots);
+        long end = System.nanoTime();
+        last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.found.size(),
+            allocator.usedBytes(), false);
     }
 
     static double lastSeconds() {
-        return 0;
+        return last.seconds;
+    }
+
+    static Breakdown last() {
+        return last;
+    }
+
+    private static long gcMillis() {
+        long ms = 0;
+        List<GarbageCollectorMXBean> beans = ManagementFactory.getGarbageCollectorMXBeans();
+        for (int i = 0; i < beans.size(); i++) {
+            ms += Math.max(0, beans.get(i).getCollectionTime());
+        }
+        return ms;
+    }
+
+    // ---- roots
+
+    /** A root record, and the field of this program that gets its value; null if the class does not have it any more. */
+    static final class Bound {
+        final Records.RootRecord record;
+        final String name;
+        Class<?> owner;
+        Field field;
+        Object value;
+
+        Bound(Records.RootRecord record, String name) {
+            this.record = record;
+            this.name = name;
+        }
+    }
+
+    /** Loads and initialises the classes of the roots; their initialisers may set the fields, which is overwritten at the end. */
+    private static List<Bound> bind(String pool, List<Records.RootRecord> records, Renames names) {
+        List<Bound> all = new ArrayList<>();
+        for (int i = 0; i < records.size(); i++) {
+            Records.RootRecord r = records.get(i);
+            Bound b = new Bound(r, r.className() + "." + r.field());
+            all.add(b);
+            try {
+                b.owner = Class.forName(names.name(r.className()), true, names.loader());
+                b.field = b.owner.getDeclaredField(r.field());
+            } catch (NoSuchFieldException e) {
+                // The pool keeps the value, for a program that has the field again.
+                continue;
+            } catch (ClassNotFoundException | LinkageError e) {
+                if (Nvm.getLong(r.value()) == 0) {
+                    continue;
+                }
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + r.className() + " with durable root " + r.field() + " cannot be loaded (" + e
+                    + "); bring it back, give its loader, or map it to its new name (TowaOptions.renamed)", e);
+            }
+            int modifiers = b.field.getModifiers();
+            if (!Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers) || b.field.getType().isPrimitive()) {
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": " + b.name
+                    + " cannot be a durable root any more: it must be static, of reference type and not final, for recovery sets it");
+            }
+        }
+        return all;
+    }
+
+    private static void walkFrom(RecoveryWalk walk, List<Bound> roots) {
+        long[] values = new long[roots.size()];
+        String[] rootNames = new String[values.length];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = Nvm.getLong(roots.get(i).record.value());
+            rootNames[i] = roots.get(i).name;
+        }
+        Object[] objects = walk.run(values, rootNames);
+        for (int i = 0; i < values.length; i++) {
+            Bound b = roots.get(i);
+            b.value = objects[i];
+            if (b.field != null && b.value != null && !b.field.getType().isInstance(b.value)) {
+                throw new PoolException(Reason.CHANGED_CLASS, walk.pool + ": durable root " + b.name + " was saved with a " + b.value.getClass().getName()
+                    + ", which is no " + b.field.getType().getName() + "; give the field its old type back");
+            }
+        }
+    }
+
+    private static void setRoots(List<Bound> roots) {
+        for (int i = 0; i < roots.size(); i++) {
+            Bound b = roots.get(i);
+            if (b.field != null) {
+                Roots.add(b.owner, b.field, true);
+            }
+        }
+        for (int i = 0; i < roots.size(); i++) {
+            Bound b = roots.get(i);
+            if (b.field != null) {
+                U.putReferenceVolatile(U.staticFieldBase(b.field), U.staticFieldOffset(b.field), b.value);
+            }
+        }
+    }
+
+    // ---- classes and records
+
+    private static ClassMapping[] map(String pool, List<Records.ClassRecord> classes, Renames names) {
+        int most = 0;
+        for (int i = 0; i < classes.size(); i++) {
+            most = Math.max(most, classes.get(i).index());
+        }
+        if (most > MOST_CLASSES) {
+            throw new PoolException(Reason.DAMAGED, pool + ": a class record has index " + most + "; restore the file from a copy");
+        }
+        ClassMapping[] all = new ClassMapping[most + 1];
+        for (int i = 0; i < classes.size(); i++) {
+            Records.ClassRecord r = classes.get(i);
+            if (all[r.index()] != null) {
+                throw new PoolException(Reason.DAMAGED, pool + ": two class records, at " + all[r.index()].record.at() + " and " + r.at()
+                    + ", have index " + r.index() + "; restore the file from a copy");
+            }
+            all[r.index()] = new ClassMapping(pool, r, names);
+        }
+        for (int i = 1; i < all.length; i++) {
+            if (all[i] != null) {
+                all[i].initialise();
+            }
+        }
+        return all;
+    }
+
+    private static void adoptRecords(String pool, Allocator allocator, List<Records.ClassRecord> classes) {
+        for (int i = 0; i < classes.size(); i++) {
+            adopt(pool, allocator, classes.get(i).at(), classes.get(i).bytes());
+        }
+        List<Records.RootRecord> roots = Roots.records();
+        for (int i = 0; i < roots.size(); i++) {
+            adopt(pool, allocator, roots.get(i).at(), roots.get(i).bytes());
+        }
+    }
+
+    private static void adopt(String pool, Allocator allocator, long at, long bytes) {
+        if (!allocator.adopt(at, bytes)) {
+            throw new PoolException(Reason.DAMAGED, pool + ": the record at " + at + " with " + bytes + " bytes overlaps something else; restore the file from a copy");
+        }
+    }
+
+    /** The barriers of every class that has instances, by one redefinition; then their records count as theirs. */
+    private static void turnOn(ClassMapping[] mappings) {
+        Class<?>[] types = new Class<?>[mappings.length];
+        int n = 0;
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && mappings[i].reached && mappings[i].form <= Layout.FORM_ARRAY) {
+                types[n++] = mappings[i].type;
+            }
+        }
+        Groups.ensureFlipped(types, n);
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && mappings[i].reached && mappings[i].same) {
+                mappings[i].info.index = i;
+                if (mappings[i].form == Layout.FORM_ENUM) {
+                    indexBodies(mappings[i].type, i);
+                }
+            }
+        }
+    }
+
+    /** Constants with a body have a class each, and the record of their enum. */
+    private static void indexBodies(Class<?> type, int index) {
+        Object[] constants = type.getEnumConstants();
+        for (int i = 0; i < constants.length; i++) {
+            ClassInfos.of(constants[i]).index = index;
+        }
     }
 }

@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.pool.Allocator;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -13,14 +14,15 @@ import jdk.internal.misc.Unsafe;
  * and a grown table is published whole. What must always hold: who marks an object (its identity hash is in the header
  * by then) inserts it before it fences every thread, so that a writer either finds the entry or has made its store visible to the copy.
  *
- * <p>Keys are strong: an object that has left the durable graph stays until the collector's next cycle.
+ * <p>Keys are strong: an object that has left the durable graph stays until the collector's next cycle. When that has found out which replicas
+ * are reached, and until their entries are gone, an entry without a mark is no entry ({@link #onlyMarked}).
  */
 public final class Replicas {
     static final long GREY = 1;
     static final int SLOT_SHIFT = 44;
     private static final long POSITION = (1L << SLOT_SHIFT) - 16;
 
-    private static final int SHARDS = 64;
+    static final int SHARDS = 64;
     private static final Object REMOVED = new Object();
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final long REFS = Unsafe.ARRAY_OBJECT_BASE_OFFSET;
@@ -42,6 +44,8 @@ public final class Replicas {
     }
 
     private static volatile Table[] shards = fresh(64);
+    /** While the collector drops entries: says which of them count. */
+    private static volatile Allocator onlyMarked;
 
     private Replicas() {}
 
@@ -56,12 +60,54 @@ public final class Replicas {
     /** Forgets all, and makes room for {@code objects}. */
     static void reset(long objects) {
         long each = Math.max(64, objects * 2 / SHARDS);
+        onlyMarked = null;
         shards = fresh((int) Math.min(1 << 28, Long.highestOneBit(each - 1) << 1));
     }
 
-    private static int spread(int hash) {
+    /** The identity hash, spread: the upper bits say which shard, the lower where in it. */
+    static int spread(int hash) {
         int h = hash * 0x9E3779B1;
         return h ^ h >>> 15;
+    }
+
+    static int shard(int spread) {
+        return spread >>> 26;
+    }
+
+    /** The table of one shard, made by one thread and seen by nobody before {@link #install}: recovery's way in, which stays within the cache. */
+    static final class Loading {
+        private final Table table;
+
+        Loading(long entries) {
+            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(2 * entries + 1) << 1)));
+        }
+
+        /** Enters {@code o}, whose spread hash is {@code spread}; false if it was in. */
+        boolean add(Object o, int spread, long position) {
+            Table t = table;
+            int mask = t.keys.length - 1;
+            int i = spread & mask;
+            for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
+                if (k == o) {
+                    return false;
+                }
+                i = i + 1 & mask;
+            }
+            t.words[i] = position;
+            t.keys[i] = o;
+            t.filled++;
+            t.live++;
+            return true;
+        }
+    }
+
+    /** Forgets all and shows these tables, one a shard, instead. */
+    static void install(Loading[] loaded) {
+        Table[] t = new Table[SHARDS];
+        for (int i = 0; i < SHARDS; i++) {
+            t[i] = loaded[i].table;
+        }
+        shards = t;
     }
 
     private static Object key(Table t, int i) {
@@ -76,12 +122,23 @@ public final class Replicas {
         for (int i = h & mask;; i = i + 1 & mask) {
             Object k = key(t, i);
             if (k == o) {
-                return U.getLongAcquire(t.words, WORDS + 8L * i);
+                long word = U.getLongAcquire(t.words, WORDS + 8L * i);
+                Allocator judge = onlyMarked;
+                return judge == null || alive(judge, word) ? word : 0;
             }
             if (k == null) {
                 return 0;
             }
         }
+    }
+
+    private static boolean alive(Allocator judge, long word) {
+        return word == 0 || judge.marked(position(word));
+    }
+
+    /** Entries whose replica has no mark count as absent from now on; null: all count. The gate is shut. */
+    static void onlyMarked(Allocator judge) {
+        onlyMarked = judge;
     }
 
     public static boolean durable(Object o) {
@@ -128,7 +185,13 @@ public final class Replicas {
             int i = h & mask;
             for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
                 if (k == o) {
-                    return t.words[i];
+                    Allocator judge = onlyMarked;
+                    if (judge == null || alive(judge, t.words[i])) {
+                        return t.words[i];
+                    }
+                    // The collector has not come by yet: its replica is as good as freed.
+                    U.putLongRelease(t.words, WORDS + 8L * i, word);
+                    return 0;
                 }
                 i = i + 1 & mask;
             }
@@ -209,39 +272,49 @@ public final class Replicas {
         }
     }
 
-    /** Says of each entry whether it stays. */
-    interface Keeper {
-        boolean keeps(long word);
-    }
-
     /**
-     * Drops the entries that {@code keeper} does not keep; nothing may be inserted meanwhile.
+     * Drops the entries that do not count since {@link #onlyMarked}, shard by shard, beside the program: look-ups take them for absent
+     * already, and what is inserted meanwhile is marked.
      *
      * @return how many were dropped
      */
-    static long retain(Keeper keeper) {
+    static long retain() {
+        Allocator judge = onlyMarked;
         long dropped = 0;
         Table[] all = shards;
         for (int s = 0; s < SHARDS; s++) {
             synchronized (lock(all, s)) {
-                Table old = all[s];
-                int kept = 0;
-                for (int i = 0; i < old.keys.length; i++) {
-                    if (live(old, i) && keeper.keeps(old.words[i])) {
-                        kept++;
+                Table t = all[s];
+                int dead = 0;
+                for (int i = 0; i < t.keys.length; i++) {
+                    if (live(t, i) && !alive(judge, t.words[i])) {
+                        U.putLongRelease(t.words, WORDS + 8L * i, 0);
+                        U.putReferenceRelease(t.keys, REFS + ((long) i << REF_SHIFT), REMOVED);
+                        dead++;
                     }
                 }
-                dropped += old.live - kept;
-                Table t = new Table((int) Math.max(64, Long.highestOneBit(3L * kept) << 1));
-                for (int i = 0; i < old.keys.length; i++) {
-                    if (live(old, i) && keeper.keeps(old.words[i])) {
-                        put(t, old.keys[i], old.words[i]);
+                t.live -= dead;
+                dropped += dead;
+                if (t.filled - t.live > t.filled / 4) {
+                    try {
+                        U.putReferenceRelease(all, REFS + ((long) s << REF_SHIFT), compact(t));
+                    } catch (OutOfMemoryError e) {
+                        // It was for speed. What matters is that every entry is seen to: one that was absent must not come back.
                     }
                 }
-                U.putReferenceRelease(all, REFS + ((long) s << REF_SHIFT), t);
             }
         }
         return dropped;
+    }
+
+    private static Table compact(Table old) {
+        Table t = new Table((int) Math.max(64, Long.highestOneBit(3L * old.live) << 1));
+        for (int i = 0; i < old.keys.length; i++) {
+            if (live(old, i)) {
+                put(t, old.keys[i], old.words[i]);
+            }
+        }
+        return t;
     }
 
     private static boolean live(Table t, int i) {

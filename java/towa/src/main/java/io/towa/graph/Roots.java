@@ -119,24 +119,33 @@ final class Roots {
 
     /** Brings the field's value to its record, and again while it changes. */
     static void mirror(Root root) {
-        int gate = Gate.enter();
-        try {
-            Object now = root.value();
-            Object v;
-            do {
-                v = now;
-                long position = Promotion.promote(v);
-                long at = root.record.value();
-                if (Nvm.getLong(at) != position) {
-                    UndoLog.before(at, 8);
-                    Nvm.putLongDurably(at, position);
-                    DurableGraph.stored();
-                }
-                U.fullFence();
-                now = root.value();
-            } while (now != v);
-        } finally {
-            Gate.exit(gate);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                Object now = root.value();
+                Object v;
+                do {
+                    v = now;
+                    long position = Promotion.promote(v);
+                    long at = root.record.value();
+                    if (Nvm.getLong(at) != position) {
+                        if (UndoLog.beforeReferences(at, 8)) {
+                            Collector.linked(Nvm.getLong(at));
+                        }
+                        Nvm.putLongDurably(at, position);
+                        DurableGraph.stored();
+                    }
+                    U.fullFence();
+                    now = root.value();
+                } while (now != v);
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -159,13 +168,30 @@ final class Roots {
         Root root = new Root(c, f);
         root.record = find(root);
         if (root.record == null) {
-            root.record = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
-            records.add(root.record);
+            root.record = record(c, f);
         }
         Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
         more[all.length] = root;
         all = more;
         return root;
+    }
+
+    /** A new record; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
+    private static Records.RootRecord record(Class<?> c, Field f) {
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                Records.RootRecord r = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
+                records.add(r);
+                return r;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
+        }
     }
 
     private static Records.RootRecord find(Root root) {

@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
 import io.towa.agent.FieldIds;
 import io.towa.barrier.WhiteGate;
 import io.towa.medium.Nvm;
@@ -15,6 +16,8 @@ import jdk.internal.misc.Unsafe;
  * has. Volatile and atomic ones: under the lock of the replica, the replica first, so that nobody reads what is not durable. A referent becomes durable
  * before anything points to it.
  *
+ * <p>If the pool is full, the gate is left, the collector runs, and the operation is tried once more: each begins by looking everything up anew.
+ *
  * <p>Each is one aligned store of at most 8 bytes to the pool: a crash shows the old value or the new. Source: RBP, section 4.2 (putfield, volatile).
  */
 public final class Stores {
@@ -27,13 +30,20 @@ public final class Stores {
         if (Replicas.find(o) == 0 || Replicas.blue(v)) {
             return;
         }
-        int gate = Gate.enter();
-        try {
-            if (Replicas.find(o) != 0) {
-                Promotion.promote(v);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                if (Replicas.find(o) != 0) {
+                    Promotion.promote(v);
+                }
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -42,15 +52,22 @@ public final class Stores {
         if (Replicas.find(array) == 0) {
             return;
         }
-        int gate = Gate.enter();
-        try {
-            if (Replicas.find(array) != 0) {
-                for (int i = from; i < from + n; i++) {
-                    Promotion.promote(source[i]);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                if (Replicas.find(array) != 0) {
+                    for (int i = from; i < from + n; i++) {
+                        Promotion.promote(source[i]);
+                    }
                 }
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -59,15 +76,22 @@ public final class Stores {
         if (Replicas.find(o) == 0) {
             return;
         }
-        int gate = Gate.enter();
-        try {
-            long word = Replicas.find(o);
-            if (word != 0) {
-                ClassInfo c = ClassInfos.of(o);
-                slot(o, Replicas.position(word), c, c.slot(fieldId));
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                long word = Replicas.find(o);
+                if (word != 0) {
+                    ClassInfo c = ClassInfos.of(o);
+                    slot(o, Replicas.position(word), c, c.slot(fieldId));
+                }
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -84,14 +108,21 @@ public final class Stores {
             range(o, (int) from, (int) (to - from));
             return;
         }
-        int gate = Gate.enter();
-        try {
-            long word = Replicas.find(o);
-            if (word != 0) {
-                slot(o, Replicas.position(word), c, c.slotAt(offset));
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                long word = Replicas.find(o);
+                if (word != 0) {
+                    slot(o, Replicas.position(word), c, c.slotAt(offset));
+                }
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -104,22 +135,30 @@ public final class Stores {
         if (n <= 0 || Replicas.find(array) == 0) {
             return;
         }
-        int gate = Gate.enter();
-        try {
-            long word = Replicas.find(array);
-            if (word == 0) {
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                long word = Replicas.find(array);
+                if (word == 0) {
+                    return;
+                }
+                ClassInfo c = ClassInfos.of(array);
+                long at = Replicas.position(word) + Layout.DATA;
+                int bytes = ClassInfo.bytes(c.element);
+                log(at + (long) from * bytes, (long) n * bytes, c.element == ClassInfo.REFERENCE);
+                for (int i = from; i < from + n; i++) {
+                    mirror(array, c.elementAt(i), at + (long) i * bytes, c.element);
+                }
+                Nvm.writeBack(at + (long) from * bytes, (long) n * bytes);
+                Nvm.fence();
                 return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-            ClassInfo c = ClassInfos.of(array);
-            long at = Replicas.position(word) + Layout.DATA;
-            int bytes = ClassInfo.bytes(c.element);
-            for (int i = from; i < from + n; i++) {
-                mirror(array, c.elementAt(i), at + (long) i * bytes, c.element);
-            }
-            Nvm.writeBack(at + (long) from * bytes, (long) n * bytes);
-            Nvm.fence();
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 
@@ -137,7 +176,7 @@ public final class Stores {
         int bytes = ClassInfo.bytes(type);
         long bits = current(o, dram, type);
         for (;;) {
-            UndoLog.before(at, bytes);
+            log(at, bytes, type == ClassInfo.REFERENCE);
             Nvm.putBits(at, bits, bytes);
             U.fullFence();
             long now = current(o, dram, type);
@@ -146,6 +185,18 @@ public final class Stores {
                 return;
             }
             bits = now;
+        }
+    }
+
+    /** Before a store to the pool: the old bytes are logged, if this thread is in a section. */
+    private static void log(long at, long bytes, boolean references) {
+        if (!references) {
+            UndoLog.before(at, bytes);
+        } else if (UndoLog.beforeReferences(at, bytes)) {
+            // The log refers to them now.
+            for (long a = at; a < at + bytes; a += 8) {
+                Collector.linked(Nvm.getLong(a));
+            }
         }
     }
 
@@ -174,9 +225,10 @@ public final class Stores {
      * @return below 0, for {@link #unlock}; above 0, for {@link WhiteGate#exit}
      */
     public static int lock(Object o, long offset, Object v) {
-        for (;;) {
+        for (boolean tried = false;;) {
             int gate = Gate.enter();
             boolean kept = false;
+            PoolException full = null;
             try {
                 long word = Replicas.find(o);
                 if (word != 0) {
@@ -188,10 +240,17 @@ public final class Stores {
                     }
                     Stripes.unlock(stripe);
                 }
+            } catch (PoolException e) {
+                full = e;
             } finally {
                 if (!kept) {
                     Gate.exit(gate);
                 }
+            }
+            if (full != null) {
+                Collector.makeRoom(full, tried);
+                tried = true;
+                continue;
             }
             int white = WhiteGate.enter();
             if (Replicas.find(o) == 0) {
@@ -210,11 +269,16 @@ public final class Stores {
     /** Under the lock, before DRAM: the replica's reference at this offset. */
     public static void mirrorRef(Object o, long offset, Object v) {
         long word = v == null ? 0 : Replicas.find(v);
-        mirrorBits(o, offset, Replicas.position(word), 8);
+        Collector.linked(Replicas.position(word));
+        mirror(o, offset, Replicas.position(word), 8, true);
     }
 
     /** Under the lock, before DRAM: the replica's bits at this offset; durable when it returns. */
     public static void mirrorBits(Object o, long offset, long bits, int bytes) {
+        mirror(o, offset, bits, bytes, false);
+    }
+
+    private static void mirror(Object o, long offset, long bits, int bytes, boolean reference) {
         long word = Replicas.find(o);
         if (word == 0) {
             return;
@@ -231,7 +295,7 @@ public final class Stores {
             }
             at = Replicas.position(word) + c.nvm[slot];
         }
-        UndoLog.before(at, bytes);
+        log(at, bytes, reference);
         Nvm.putBits(at, bits, bytes);
         Nvm.writeBack(at, bytes);
         Nvm.fence();
@@ -253,11 +317,18 @@ public final class Stores {
     }
 
     private static void promoteForRoot(Object v) {
-        int gate = Gate.enter();
-        try {
-            Promotion.promote(v);
-        } finally {
-            Gate.exit(gate);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                Promotion.promote(v);
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
         }
     }
 

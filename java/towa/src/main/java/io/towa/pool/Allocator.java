@@ -62,7 +62,10 @@ public final class Allocator {
     private int top;
     private int frontier;
     private volatile long allocated;
-    private long allocatedSinceSweep;
+    private volatile long allocatedSinceSweep;
+    private volatile long usedAfterSweep;
+    /** Blocks are born marked: a collection is under way. */
+    private volatile boolean colouring;
 
     public Allocator(PoolFile pool, long capacity, long frontier) {
         this.pool = pool;
@@ -103,6 +106,9 @@ public final class Allocator {
             if (segment >= 0) {
                 int block = firstFree(segment, SizeClasses.blocks(c));
                 if (block >= 0) {
+                    if (colouring) {
+                        setBit(chunk(segment).marks, 2 * (segment & CHUNK - 1) + (block >>> 6), 1L << block);
+                    }
                     return (long) segment * Layout.SEGMENT + (long) block * SizeClasses.bytes(c);
                 }
             }
@@ -137,6 +143,9 @@ public final class Allocator {
         int n = Math.toIntExact((bytes + Layout.SEGMENT - 1) / Layout.SEGMENT);
         int first = takeRun(n);
         large(first, n);
+        if (colouring) {
+            setBit(chunk(first).marks, 2 * (first & CHUNK - 1), 1);
+        }
         count((long) n * Layout.SEGMENT);
         return (long) first * Layout.SEGMENT;
     }
@@ -194,6 +203,34 @@ public final class Allocator {
 
     public long allocatedSinceSweep() {
         return allocatedSinceSweep;
+    }
+
+    /** Bytes of the segments that were in use after the last sweep. */
+    public long usedAfterSweep() {
+        return usedAfterSweep;
+    }
+
+    /** From now on blocks are born marked, until the sweep; nothing may allocate meanwhile. */
+    public void colour(boolean marked) {
+        colouring = marked;
+    }
+
+    /** Whether a block may begin at {@code at}. */
+    public boolean contains(long at) {
+        return at >= Layout.HEAP && at % 16 == 0 && at / Layout.SEGMENT < top
+            && chunk((int) (at / Layout.SEGMENT)).kind[(int) (at / Layout.SEGMENT) & CHUNK - 1] != FREE;
+    }
+
+    /** Where the block begins in which {@code at} lies. */
+    public long blockAt(long at) {
+        int segment = (int) (at / Layout.SEGMENT);
+        int kind = chunk(segment).kind[segment & CHUNK - 1];
+        while (kind == LARGE_REST) {
+            segment--;
+            kind = chunk(segment).kind[segment & CHUNK - 1];
+        }
+        long start = (long) segment * Layout.SEGMENT;
+        return kind == LARGE ? start : at - (at - start) % SizeClasses.bytes(kind - 1);
     }
 
     /**
@@ -275,6 +312,7 @@ public final class Allocator {
      * @return bytes of the segments that are in use now
      */
     public synchronized long sweep() {
+        colouring = false;
         freeRuns.clear();
         for (IntStack s : partial) {
             s.size = 0;
@@ -303,8 +341,19 @@ public final class Allocator {
             top = runStart;
         }
         allocated = used;
+        usedAfterSweep = used;
         allocatedSinceSweep = 0;
         return used;
+    }
+
+    /** No mark is set, and nothing is freed: a collection that failed. */
+    public synchronized void unmark() {
+        colouring = false;
+        for (int i = 0; i < chunks.length; i++) {
+            if (chunks[i] != null) {
+                java.util.Arrays.fill(chunks[i].marks, 0);
+            }
+        }
     }
 
     /** Segments that are used from {@code s} on (a large block, or one); negative: that are free. */

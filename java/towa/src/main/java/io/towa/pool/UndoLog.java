@@ -1,16 +1,272 @@
 package io.towa.pool;
 
-/** Groups of writes: all or none after a crash. */
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
+import java.util.Arrays;
+
+/**
+ * The log of one section ({@code Towa.atomically}): what the bytes were that it stores to, so that a crash in its midst can be undone.
+ *
+ * <pre>
+ *   word UNDO --> block (4096)                                        0: no section has stored anything
+ *                 0 next block | 8 section number | 16 "TOWAUNDO" | 24 0
+ *                 32 entry | 64 entry | ... | 4064 entry
+ *   entry         0 position | 8 old bytes, the lower part | 16 u32 how many: 1 2 4 8 | 20 u32 1: a reference | 24 check
+ * </pre>
+ *
+ * <p>What must always hold: an entry is durable, and reached from the word, before the store that it protects; the word is 0 only when all
+ * stores of the section are durable, or undone. An entry counts if its check fits its content and the number of the first
+ * block's section; numbers are never used twice in a pool (sequence number of the superblock, counter), so what earlier sections left in
+ * the blocks does not count, and neither does an entry that a crash tore: its store had not begun.
+ *
+ * <p>Rolling back reads the log and changes only what the log names; the word is cleared last. So it can be broken off and begun again. Each
+ * byte is logged once, with what it was when the section began: so the order does not matter, and other threads' stores to other bytes
+ * are not touched. {@code java/FORMAT-undo.md} has the format for other readers.
+ *
+ * <p>All but {@link #open} is called inside the gate, by the section's thread, or by who has the gate shut.
+ */
 public final class UndoLog {
+    static final int NEXT = 0;
+    static final int SECTION = 8;
+    static final int MAGIC_AT = 16;
+    static final int ENTRIES = 32;
+    static final int ENTRY = 32;
+    static final int OLD = 8;
+    static final int BYTES = 16;
+    static final int KIND = 20;
+    static final int CHECK = 24;
+    static final int BLOCK = 4096;
+    static final int PER_BLOCK = (BLOCK - ENTRIES) / ENTRY;
+    /** "TOWAUNDO". */
+    static final long MAGIC = 0x4f444e5541574f54L;
+    /** Blocks that are kept for the next section. */
+    private static final int KEEP = 16;
+
+    private static volatile Thread owner;
+    private static Allocator allocator;
+    /** The present section's, or the last one's. */
+    private static long number;
+    private static final LoggedBytes LOGGED = new LoggedBytes();
+    private static long[] blocks = new long[KEEP];
+    /** Blocks at hand, those in use; entries in the last of these, and how many of them are durable; whether it is reached from the word. */
+    private static int have;
+    private static int used;
+    private static int entries;
+    private static int durable;
+    private static boolean reached;
+
     private UndoLog() {}
 
-    /** Rolls back what a crash left in the midst of. */
-    public static void open(PoolFile pool) {}
+    /** Hears what the log keeps alive. */
+    public interface Visitor {
+        void block(long at);
 
-    /** Before a store to the pool: its old bytes are logged, if this thread is in a section. */
-    public static void before(long at, int bytes) {}
+        /** @param reference position of the replica that the old bytes refer to; 0 if they are no reference, or null */
+        void entry(long at, long reference);
+    }
 
-    public static void run(Runnable writes) {
-        writes.run();
+    /** Rolls back what a crash left in the midst of, and begins with an empty log. */
+    public static void open(PoolFile pool, Allocator blocksFrom) {
+        allocator = blocksFrom;
+        owner = null;
+        number = pool.superblock().seq << 32;
+        have = 0;
+        used = 0;
+        entries = 0;
+        LOGGED.clear();
+        long first = Nvm.getLong(Layout.UNDO);
+        if (first != 0) {
+            rollBack(pool.name(), first, Nvm.getLong(Layout.FRONTIER));
+        }
+    }
+
+    private static void rollBack(String pool, long first, long frontier) {
+        long[] found = new long[64];
+        int n = 0;
+        long section = 0;
+        scan:
+        for (long block = first, seen = 0; block != 0; block = Nvm.getLong(block + NEXT), seen++) {
+            if (block < Layout.HEAP || block % BLOCK != 0 || block + BLOCK > frontier || seen > frontier / BLOCK) {
+                throw damaged(pool, block);
+            }
+            if (block == first) {
+                section = Nvm.getLong(block + SECTION);
+            }
+            if (Nvm.getLong(block + MAGIC_AT) != MAGIC || Nvm.getLong(block + SECTION) != section) {
+                if (block == first) {
+                    throw damaged(pool, block);
+                }
+                break;
+            }
+            for (int i = 0; i < PER_BLOCK; i++) {
+                long e = block + ENTRIES + (long) i * ENTRY;
+                if (Nvm.getLong(e + CHECK) != check(section, Nvm.getLong(e), Nvm.getLong(e + OLD), Nvm.getLong(e + BYTES))) {
+                    break scan;
+                }
+                if (n == found.length) {
+                    found = Arrays.copyOf(found, 2 * n);
+                }
+                found[n++] = e;
+            }
+        }
+        for (int i = 0; i < n; i++) {
+            int bytes = Nvm.getInt(found[i] + BYTES);
+            long at = Nvm.getLong(found[i]);
+            if (at < Layout.HEAP || at + bytes > frontier || bytes < 1 || bytes > 8 || at % bytes != 0) {
+                throw damaged(pool, found[i]);
+            }
+        }
+        for (int i = n - 1; i >= 0; i--) {
+            long at = Nvm.getLong(found[i]);
+            int bytes = Nvm.getInt(found[i] + BYTES);
+            Nvm.putBits(at, Nvm.getLong(found[i] + OLD), bytes);
+            Nvm.writeBack(at, bytes);
+        }
+        Nvm.fence();
+        Nvm.putLongDurably(Layout.UNDO, 0);
+    }
+
+    private static PoolException damaged(String pool, long at) {
+        return new PoolException(Reason.DAMAGED, pool + ": the undo log at " + at + " is damaged; restore the file from a copy");
+    }
+
+    static long check(long section, long at, long old, long bytesAndKind) {
+        return mix(mix(mix(mix(section) ^ at) ^ old) ^ bytesAndKind);
+    }
+
+    /** The finalizer of splitmix64. */
+    private static long mix(long z) {
+        z = (z ^ z >>> 30) * 0xbf58476d1ce4e5b9L;
+        z = (z ^ z >>> 27) * 0x94d049bb133111ebL;
+        return z ^ z >>> 31;
+    }
+
+    /** This thread's stores are logged from now on; nobody else is in a section. */
+    public static void begin() {
+        number++;
+        owner = Thread.currentThread();
+    }
+
+    /** The section is over: all its stores, which are durable by now, stay. */
+    public static void end() {
+        owner = null;
+        if (used > 0) {
+            Nvm.putLongDurably(Layout.UNDO, 0);
+        }
+        used = 0;
+        entries = 0;
+        have = Math.min(have, KEEP);
+        LOGGED.clear();
+    }
+
+    /** Before primitives are stored to the pool: their old bytes are logged, if this thread is in a section. */
+    public static void before(long at, long bytes) {
+        if (owner == Thread.currentThread()) {
+            log(at, bytes, 0);
+        }
+    }
+
+    /**
+     * As {@link #before}, for references.
+     *
+     * @return whether this thread is in a section
+     */
+    public static boolean beforeReferences(long at, long bytes) {
+        if (owner != Thread.currentThread()) {
+            return false;
+        }
+        log(at, bytes, 1);
+        return true;
+    }
+
+    private static void log(long at, long bytes, int kind) {
+        try {
+            for (long word = at & -8; word < at + bytes; word += 8) {
+                int missing = LoggedBytes.mask(word, at, at + bytes) & ~LOGGED.get(word);
+                // The greatest aligned pieces of what is missing.
+                for (int size = 8; missing != 0; size >>= 1) {
+                    int piece = (1 << size) - 1;
+                    for (int from = 0; from < 8; from += size) {
+                        if ((missing >>> from & piece) == piece) {
+                            append(word + from, size, kind);
+                            LOGGED.add(word, piece << from);
+                            missing &= ~(piece << from);
+                        }
+                    }
+                }
+            }
+        } finally {
+            // Also if there was no room for all: what is noted as logged must be.
+            publish();
+        }
+    }
+
+    private static void append(long at, int bytes, int kind) {
+        if (used == 0 || entries == PER_BLOCK) {
+            publish();
+            openBlock();
+        }
+        long e = blocks[used - 1] + ENTRIES + (long) entries * ENTRY;
+        long old = Nvm.getBits(at, bytes);
+        Nvm.putLong(e, at);
+        Nvm.putLong(e + OLD, old);
+        Nvm.putInt(e + BYTES, bytes);
+        Nvm.putInt(e + KIND, kind);
+        Nvm.putLong(e + CHECK, check(number, at, old, bytes | (long) kind << 32));
+        entries++;
+    }
+
+    private static void openBlock() {
+        if (used == have) {
+            Allocator.Cache cache = allocator.acquire();
+            try {
+                if (have == blocks.length) {
+                    blocks = Arrays.copyOf(blocks, 2 * have);
+                }
+                blocks[have] = allocator.allocate(cache, BLOCK);
+                have++;
+            } finally {
+                allocator.release(cache);
+            }
+        }
+        long block = blocks[used++];
+        entries = 0;
+        durable = 0;
+        reached = false;
+        Nvm.putLong(block + NEXT, 0);
+        Nvm.putLong(block + SECTION, number);
+        Nvm.putLong(block + MAGIC_AT, MAGIC);
+        Nvm.putLong(block + MAGIC_AT + 8, 0);
+    }
+
+    /** All entries are durable and reached from the word when this returns. */
+    private static void publish() {
+        if (used == 0 || durable == entries) {
+            return;
+        }
+        long block = blocks[used - 1];
+        long from = reached ? ENTRIES + (long) durable * ENTRY : 0;
+        Nvm.writeBack(block + from, ENTRIES + (long) entries * ENTRY - from);
+        Nvm.fence();
+        durable = entries;
+        if (!reached) {
+            reached = true;
+            Nvm.putLongDurably(used == 1 ? Layout.UNDO : blocks[used - 2] + NEXT, block);
+        }
+    }
+
+    /** Tells {@code v} what must not be freed: the log's blocks, the replicas that rolling back would store to, and those it would refer to. */
+    public static void visit(Visitor v) {
+        for (int i = 0; i < have; i++) {
+            v.block(blocks[i]);
+        }
+        for (int b = 0; b < used; b++) {
+            int n = b == used - 1 ? entries : PER_BLOCK;
+            for (int i = 0; i < n; i++) {
+                long e = blocks[b] + ENTRIES + (long) i * ENTRY;
+                v.entry(Nvm.getLong(e), Nvm.getInt(e + KIND) == 1 ? Nvm.getLong(e + OLD) : 0);
+            }
+        }
     }
 }

@@ -1,0 +1,36 @@
+//! **java-pool**: the file in which the Java door keeps its objects, read and checked from outside.
+//!
+//! ```text
+//!   pool     opens a file, describes it, checks it
+//!     ├─ lock         who has it open; keeps owners out while it is checked
+//!     ├─ superblock   what it is: two slots, and the words that change by one store each
+//!     ├─ records      the chains of classes and roots; class: what a class' instances look like
+//!     ├─ walk         every replica that can be reached from the roots
+//!     │    └─ blocks  which blocks are taken, and by what
+//!     ├─ report       what was found
+//!     └─ source       bytes of the file
+//! ```
+//!
+//! The format is in `docs/format.md`; who writes it is `java/towa`. A *replica* is the copy of a Java object in the file; a *record*
+//! describes a class or a root.
+//!
+//! What must always hold: nothing here writes to a file. Whatever the file holds, and whoever changes it meanwhile, its reader neither
+//! panics, nor runs for ever, nor takes more memory than a small share of the file's length: every number that comes from it is checked
+//! before it is used.
+
+mod blocks;
+mod class;
+mod error;
+mod lock;
+mod pool;
+mod records;
+mod report;
+mod source;
+mod superblock;
+mod walk;
+
+pub use error::{Error, Result};
+pub use lock::Owner;
+pub use pool::{Pool, is_pool};
+pub use report::{ClassCount, Description, PROBLEMS_SHOWN, Problem, Report, RootDescription};
+pub use superblock::{CYCLES, Durability, HEAP_START, MAGIC, SLOT, VERSION, WORDS};

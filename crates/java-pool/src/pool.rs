@@ -1,0 +1,164 @@
+//! A pool file, opened for a look.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::blocks::Blocks;
+use crate::class;
+use crate::error::{Error, Result};
+use crate::lock::{self, Owner};
+use crate::records::{self, Records};
+use crate::report::{Description, Problems, Report, RootDescription};
+use crate::source::{Source, View, Whole};
+use crate::superblock::{self, HEAP_START, MAGIC, SLOT, Superblock, VERSION, Words};
+use crate::walk::Walk;
+
+/// A file of the Java door. Looking at it neither locks nor writes; [`verify`](Pool::verify) alone takes a shared lock.
+pub struct Pool {
+    name: String,
+    file: Option<Whole>,
+    bytes: Vec<u8>,
+}
+
+/// Options that open a file to be looked at: nothing is waited for, should it be a FIFO.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+}
+
+/// Whether `path` is a regular file in which a superblock slot opens as one of the Java door.
+///
+/// # Errors
+/// It is there, and may not be read.
+pub fn is_pool(path: &Path) -> Result<bool> {
+    let io = |doing| move |source| Error::Io { pool: path.display().to_string(), doing, source };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        _ => return Ok(false),
+    }
+    let file = options().open(path).map_err(io("opening"))?;
+    let mut start = [0; 8];
+    for at in [0, SLOT] {
+        match file.read_exact_at(&mut start, at) {
+            Ok(()) if start == MAGIC => return Ok(true),
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+            Err(e) => return Err(io("reading")(e)),
+        }
+    }
+    Ok(false)
+}
+
+impl Pool {
+    /// Opens the file at `path`, whatever is in it.
+    ///
+    /// # Errors
+    /// There is none, it is no regular file, or may not be read.
+    pub fn open(path: &Path) -> Result<Pool> {
+        let name = path.display().to_string();
+        let io = |doing| {
+            let pool = name.clone();
+            move |source: std::io::Error| match source.kind() {
+                ErrorKind::NotFound => Error::Missing { pool },
+                _ => Error::Io { pool, doing, source },
+            }
+        };
+        let file = options().open(path).map_err(io("opening"))?;
+        let metadata = file.metadata().map_err(io("looking at"))?;
+        if !metadata.is_file() {
+            return Err(Error::Foreign { pool: name, why: "it is not a regular file".into() });
+        }
+        Ok(Pool { name, file: Some(Whole { file, len: metadata.len() }), bytes: Vec::new() })
+    }
+
+    /// The same of bytes that are no file. `name` stands for the path in messages.
+    pub fn of_bytes(name: &str, bytes: Vec<u8>) -> Pool {
+        Pool { name: name.into(), file: None, bytes }
+    }
+
+    /// Who has it open.
+    pub fn owner(&self) -> Option<Owner> {
+        lock::owner(&self.file.as_ref()?.file)
+    }
+
+    fn view(&self) -> View<'_> {
+        let source: &dyn Source = match &self.file {
+            Some(file) => file,
+            None => &self.bytes,
+        };
+        View::of(source, &self.name)
+    }
+
+    /// What it is, and which classes and roots it has; also while somebody works with it.
+    ///
+    /// # Errors
+    /// It is no pool, a newer, unfinished or truncated one, or its records are damaged.
+    pub fn describe(&self) -> Result<Description> {
+        let mut view = self.view();
+        let superblock = superblock::read(&mut view)?;
+        let words = superblock::words(&mut view, &superblock)?;
+        let mut problems = Problems::default();
+        let records = records::read(&mut view, &words, &mut Blocks::new(words.frontier), &mut problems)?;
+        match problems.shown.into_iter().next() {
+            Some(first) => Err(Error::Damaged { pool: self.name.clone(), at: first.at, what: first.what }),
+            None => Ok(description(&view, &superblock, &words, &records)),
+        }
+    }
+
+    /// Checks everything that can be checked. What is wrong is in the report; `progress` is told how many of how many bytes are done.
+    ///
+    /// # Errors
+    /// Somebody has it open; it is no pool, a newer, unfinished or truncated one; or it cannot be read.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
+        if let Some(Whole { file, .. }) = &self.file {
+            let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: owner.to_string() };
+            lock::keep_owners_out(file).map_err(busy)?;
+        }
+        let mut view = self.view();
+        let superblock = superblock::read(&mut view)?;
+        let words = superblock::words(&mut view, &superblock)?;
+        let (mut problems, mut blocks) = (Problems::default(), Blocks::new(words.frontier));
+        superblock::check(&mut view, &superblock, &words, &mut problems)?;
+        let records = records::read(&mut view, &words, &mut blocks, &mut problems)?;
+        let walk = Walk::new(&mut view, &mut blocks, &mut problems, &words, &records);
+        let by_class = walk.run(&records, &mut |done| progress(done, words.frontier - HEAP_START))?;
+        if words.undo != 0 && blocks.is_taken(words.undo) {
+            problems.add(superblock::WORDS + 40, || format!("the undo log at {:#x} lies in a block in use", words.undo));
+        }
+        Ok(Report {
+            description: description(&view, &superblock, &words, &records),
+            replicas: by_class.iter().map(|class| class.replicas).sum(),
+            bytes: by_class.iter().map(|class| class.bytes).sum(),
+            block_bytes: by_class.iter().map(|class| class.block_bytes).sum(),
+            by_class,
+            problems_found: problems.found,
+            problems: problems.shown,
+        })
+    }
+}
+
+fn description(view: &View, superblock: &Superblock, words: &Words, records: &Records) -> Description {
+    let hex = |range: std::ops::Range<usize>| superblock.uuid[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let root = |root: &class::Root| RootDescription {
+        name: root.name.clone(),
+        kind: class::in_java(&root.descriptor),
+        is_null: root.value == 0,
+    };
+    Description {
+        door: "java",
+        version: VERSION,
+        uuid: [hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)].join("-"),
+        created_unix_s: superblock.created_unix_s,
+        durability: superblock.durability,
+        capacity: superblock.capacity,
+        len: view.len(),
+        used: words.frontier,
+        clean: superblock.clean,
+        atomically_interrupted: words.undo != 0,
+        classes: records.classes.len(),
+        roots: records.roots.iter().map(root).collect(),
+    }
+}

@@ -1,0 +1,122 @@
+package io.towa.graph;
+
+import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
+import java.lang.management.MemoryType;
+import java.lang.management.MemoryUsage;
+import java.util.List;
+
+/**
+ * Decides when the collector runs: when much was allocated in the pool since the last sweep, or when the JVM's old generation is nearly full,
+ * which entries of dead replicas, being strong, may be to blame for.
+ *
+ * <p>It only looks, every {@link #LOOK_MILLIS}; that costs stores nothing.
+ */
+final class CollectorThread extends Thread {
+    private static final int LOOK_MILLIS = 100;
+    private static final long LEAST = 64L << 20;
+    /** Looks between two at the JVM's heap. */
+    private static final int HEAP_LOOKS = 10;
+
+    private static CollectorThread running;
+
+    private boolean stopped;
+    /** Stores and promotions at the last cycle for the heap's sake, and whether that was any good. */
+    private long changesThen = -1;
+    private boolean useless;
+    private MemoryPoolMXBean old;
+
+    private CollectorThread() {
+        super("towa-collector");
+        setDaemon(true);
+    }
+
+    static synchronized void launch() {
+        running = new CollectorThread();
+        running.start();
+    }
+
+    /** Ends it, after the cycle that it is in. */
+    static synchronized void end() {
+        CollectorThread t = running;
+        running = null;
+        if (t == null || t == Thread.currentThread()) {
+            return;
+        }
+        synchronized (t) {
+            t.stopped = true;
+            t.notifyAll();
+        }
+        boolean interrupted = false;
+        while (t.isAlive()) {
+            try {
+                t.join();
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @Override
+    public void run() {
+        for (int looks = 1; pause(); looks++) {
+            if (muchAllocated()) {
+                Collector.collect();
+            } else if (looks % HEAP_LOOKS == 0 && heapIsFull()) {
+                collectForHeap();
+            }
+        }
+    }
+
+    private synchronized boolean pause() {
+        try {
+            if (!stopped) {
+                wait(LOOK_MILLIS);
+            }
+        } catch (InterruptedException e) {
+            // nobody has reason to; look
+        }
+        return !stopped;
+    }
+
+    private static boolean muchAllocated() {
+        return DurableGraph.allocator().allocatedSinceSweep() > Math.max(LEAST, DurableGraph.allocator().usedAfterSweep() / 2);
+    }
+
+    /** The old generation is above 80 % after a collection of the JVM, and ours may find something. */
+    private boolean heapIsFull() {
+        MemoryPoolMXBean pool = oldGeneration();
+        MemoryUsage after = pool == null ? null : pool.getCollectionUsage();
+        if (after == null || after.getMax() <= 0 || after.getUsed() < after.getMax() / 10 * 8) {
+            return false;
+        }
+        // If the last one found next to nothing, only after many changes.
+        long since = DurableGraph.changes() - changesThen;
+        return since > (useless ? Replicas.size() / 8 : 0);
+    }
+
+    private void collectForHeap() {
+        changesThen = DurableGraph.changes();
+        long before = Collector.dropped();
+        long objects = Replicas.size();
+        Collector.collect();
+        useless = Collector.dropped() - before < objects / 20;
+    }
+
+    private MemoryPoolMXBean oldGeneration() {
+        if (old == null) {
+            List<MemoryPoolMXBean> pools = ManagementFactory.getMemoryPoolMXBeans();
+            for (int i = 0; i < pools.size(); i++) {
+                MemoryPoolMXBean p = pools.get(i);
+                if (p.getType() == MemoryType.HEAP && p.isCollectionUsageThresholdSupported()
+                    && (p.getName().contains("Old") || p.getName().contains("Tenured") || old == null)) {
+                    old = p;
+                }
+            }
+        }
+        return old;
+    }
+}

@@ -1,0 +1,400 @@
+package io.towa.graph;
+
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
+import io.towa.pool.Layout;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * One thread of the walk: makes objects, fills them.
+ *
+ * <p>An item of work is two longs: the replica's position, and the object's index with the piece of an array that comes next. Objects without
+ * references are filled when they are made and are no work.
+ */
+final class RecoveryWorker extends Thread {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final int PIECE_SHIFT = 10;
+    private static final long INDEX = (1L << Layout.MARK_SHIFT) - 1;
+    private static final int HASH_SHIFT = 11;
+    private static final long HASH_MASK = 0x7fffffffL << HASH_SHIFT;
+
+    /** A constant that had an identity hash already, other than the saved one. */
+    record Rehashed(Object constant, long position, int saved) {}
+
+    private final RecoveryWalk walk;
+    private final ClassMapping[] mappings;
+    private final Marks marks;
+    private final Found found;
+    private final long frontier;
+    private final Found.Chunk[] open = new Found.Chunk[Replicas.SHARDS];
+    private long[] work = new long[1024];
+    private int size;
+    final List<Rehashed> rehashed = new ArrayList<>();
+    final List<Object> suspects = new ArrayList<>();
+    boolean interruptedWhileWaiting;
+
+    /** For messages: whose reference is being followed. */
+    private long holderAt;
+    private ClassMapping holder;
+    private int holderSlot;
+    private String rootName;
+    /** Class index of what {@link #reach} found. */
+    private int reachedClass;
+
+    RecoveryWorker(RecoveryWalk walk) {
+        super(null, null, "towa-recovery", 0, false);
+        this.walk = walk;
+        mappings = walk.mappings;
+        marks = walk.marks;
+        found = walk.found;
+        frontier = walk.frontier;
+    }
+
+    /** The object of a root. */
+    Object root(long at, String name) {
+        rootName = name;
+        holder = null;
+        return reach(at);
+    }
+
+    @Override
+    public void run() {
+        try {
+            do {
+                while (size > 0) {
+                    if (walk.hungry() && size > 2) {
+                        giveHalf();
+                    }
+                    size -= 2;
+                    step(work[size], work[size + 1]);
+                    if (walk.failed()) {
+                        return;
+                    }
+                }
+                size = walk.take(work);
+            } while (size > 0);
+            if (!walk.failed()) {
+                walk.makeTables();
+            }
+        } catch (Throwable e) {
+            walk.fail(e);
+        } finally {
+            if (interruptedWhileWaiting) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** The older half: nearer to the roots, so more hangs on it. */
+    private void giveHalf() {
+        int n = size / 2 & -2;
+        walk.give(work, n);
+        System.arraycopy(work, n, work, 0, size - n);
+        size -= n;
+    }
+
+    private void push(long at, long rest) {
+        if (size == work.length) {
+            work = Arrays.copyOf(work, 2 * size);
+        }
+        work[size] = at;
+        work[size + 1] = rest;
+        size += 2;
+    }
+
+    private void step(long at, long rest) {
+        long index = rest & INDEX;
+        Object o = found.chunk(index >>> Found.SHIFT).object((int) index & Found.SIZE - 1);
+        ClassMapping c = mappings[Nvm.getInt(at + Layout.CLASS_INDEX)];
+        holderAt = at;
+        holder = c;
+        if (c.form == Layout.FORM_OBJECT) {
+            fillReferences(o, at, c);
+        } else {
+            fillPiece((Object[]) o, at, c, index, rest >>> Layout.MARK_SHIFT);
+        }
+    }
+
+    private void fillReferences(Object o, long at, ClassMapping c) {
+        int[] from = c.refNvm;
+        for (int i = 0; i < from.length; i++) {
+            long to = Nvm.getLong(at + from[i]);
+            if (to != 0) {
+                holderSlot = i;
+                Object v = reach(to);
+                if (c.refTypes[i] != null && c.refFits[i] != reachedClass) {
+                    fits(v, c, i, to);
+                }
+                U.putReference(o, c.refDram[i], v);
+            }
+        }
+        if (c.isString) {
+            checkString(o, at);
+        }
+    }
+
+    private void fillPiece(Object[] a, long at, ClassMapping c, long index, long piece) {
+        int i = (int) (piece << PIECE_SHIFT);
+        int end = Math.min(a.length, i + (1 << PIECE_SHIFT));
+        if (end < a.length) {
+            push(at, index | piece + 1 << Layout.MARK_SHIFT);
+        }
+        for (; i < end; i++) {
+            long to = Nvm.getLong(at + Layout.DATA + 8L * i);
+            if (to != 0) {
+                holderSlot = i;
+                Object v = reach(to);
+                if (c.refTypes[0] != null && c.refFits[0] != reachedClass) {
+                    fits(v, c, 0, to);
+                }
+                U.putReference(a, c.info.elementAt(i), v);
+            }
+        }
+    }
+
+    /** The referent fits the type, and so will others of its class: of a constant the class in the record says nothing. */
+    private void fits(Object v, ClassMapping c, int slot, long to) {
+        if (!c.refTypes[slot].isInstance(v)) {
+            throw new PoolException(Reason.CHANGED_CLASS, walk.pool + ": " + where() + " refers to a " + v.getClass().getName() + " (at " + to
+                + "), which is no " + c.refTypes[slot].getName() + "; give the field its old type back, or restore the file from a copy");
+        }
+        if (mappings[reachedClass].form <= Layout.FORM_ARRAY) {
+            c.refFits[slot] = reachedClass;
+        }
+    }
+
+    /** The object of the replica at {@code at}, made if nobody has; its class' index in {@link #reachedClass}. */
+    private Object reach(long at) {
+        if ((at & 15) != 0 || at < Layout.HEAP || at > frontier - Layout.DATA) {
+            throw damaged(at, "is no place of an object");
+        }
+        long index = marks.find(at);
+        if (index < 0) {
+            return meet(at);
+        }
+        reachedClass = Nvm.getInt(at + Layout.CLASS_INDEX);
+        return known(at, index);
+    }
+
+    private Object known(long at, long index) {
+        Found.Chunk chunk = found.chunk(index >>> Found.SHIFT);
+        int i = (int) index & Found.SIZE - 1;
+        if (chunk == null || chunk.position(i) != at) {
+            throw damaged(at, "bears a mark that nobody made");
+        }
+        for (int spins = 0;; spins++) {
+            Object o = chunk.object(i);
+            if (o != null) {
+                return o;
+            }
+            if (walk.failed()) {
+                throw new IllegalStateException("another thread failed");
+            }
+            if (spins < 100) {
+                Thread.onSpinWait();
+            } else {
+                Thread.yield();
+            }
+        }
+    }
+
+    private Object meet(long at) {
+        int classIndex = Nvm.getInt(at + Layout.CLASS_INDEX);
+        ClassMapping c = classIndex > 0 && classIndex < mappings.length ? mappings[classIndex] : null;
+        if (c == null) {
+            throw damaged(at, "has class " + classIndex + ", of which there is no record");
+        }
+        reachedClass = classIndex;
+        if (!c.reached) {
+            c.require();
+        }
+        long bytes = bytes(at, c);
+        int hash = Nvm.getInt(at + Layout.HASH);
+        if (hash < 0) {
+            throw damaged(at, "has identity hash " + hash);
+        }
+        Object constant = null;
+        if (c.form > Layout.FORM_ARRAY) {
+            constant = constant(at, c);
+            restoreHash(constant, hash);
+            hash = System.identityHashCode(constant);
+        }
+        int spread = Replicas.spread(hash);
+        Found.Chunk chunk = chunk(Replicas.shard(spread));
+        long mine = chunk.nextIndex();
+        chunk.prepare(at, spread);
+        long index = marks.claim(at, mine);
+        if (index != mine) {
+            return known(at, index);
+        }
+        if (!walk.allocator.adopt(at, bytes)) {
+            throw damaged(at, "of class " + c.record.name() + " with " + bytes + " bytes overlaps something else");
+        }
+        if (constant != null) {
+            if (Nvm.getInt(at + Layout.HASH) != hash) {
+                rehashed.add(new Rehashed(constant, at, Nvm.getInt(at + Layout.HASH)));
+            }
+            chunk.publish(constant);
+            return constant;
+        }
+        Object o = make(at, c);
+        if (hash != 0) {
+            restoreHash(o, hash);
+        } else {
+            hash = System.identityHashCode(o);
+            throw damaged(at, "has no identity hash");
+        }
+        if (c.suspect) {
+            suspects.add(o);
+        }
+        chunk.publish(o);
+        if (c.refTypes.length != 0) {
+            push(at, mine);
+        }
+        return o;
+    }
+
+    private Found.Chunk chunk(int shard) {
+        Found.Chunk c = open[shard];
+        if (c == null || c.count == Found.SIZE) {
+            c = found.add(shard);
+            open[shard] = c;
+        }
+        return c;
+    }
+
+    /** Bytes of the replica, which lie within the used part of the pool. */
+    private long bytes(long at, ClassMapping c) {
+        long bytes;
+        if (c.form == Layout.FORM_OBJECT) {
+            bytes = c.record.instanceBytes();
+        } else {
+            int length = Nvm.getInt(at + Layout.LENGTH);
+            if (length < 0) {
+                throw damaged(at, "has length " + length);
+            }
+            bytes = Layout.DATA + (c.form == Layout.FORM_ARRAY ? c.info.arrayBytes(length) : length);
+        }
+        if (bytes > frontier - at) {
+            throw damaged(at, "of class " + c.record.name() + " with " + bytes + " bytes goes beyond the used part of the file");
+        }
+        return bytes;
+    }
+
+    private Object constant(long at, ClassMapping c) {
+        String text = Constants.text(at);
+        Object o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.names.descriptor(text) : text, c.form, c.type, walk.names.loader());
+        if (o == null) {
+            throw damaged(at, "stands for " + text + ", which is null");
+        }
+        return o;
+    }
+
+    /** The object, with its primitives. */
+    private Object make(long at, ClassMapping c) {
+        if (c.form == Layout.FORM_ARRAY) {
+            int length = Nvm.getInt(at + Layout.LENGTH);
+            if (c.info.element == ClassInfo.REFERENCE) {
+                return java.lang.reflect.Array.newInstance(c.type.getComponentType(), length);
+            }
+            Object a = newArray(c.info.element, length);
+            Nvm.copyOut(at + Layout.DATA, a, c.info.elementBase, c.info.arrayBytes(length));
+            return a;
+        }
+        Object o;
+        try {
+            o = U.allocateInstance(c.type);
+        } catch (InstantiationException e) {
+            throw damaged(at, "is of class " + c.record.name() + ", which has no instances");
+        }
+        fillPrimitives(o, at, c);
+        return o;
+    }
+
+    private static Object newArray(char element, int length) {
+        switch (element) {
+            case 'Z':
+                return new boolean[length];
+            case 'B':
+                return U.allocateUninitializedArray(byte.class, length);
+            case 'C':
+                return U.allocateUninitializedArray(char.class, length);
+            case 'S':
+                return U.allocateUninitializedArray(short.class, length);
+            case 'I':
+                return U.allocateUninitializedArray(int.class, length);
+            case 'J':
+                return U.allocateUninitializedArray(long.class, length);
+            case 'F':
+                return U.allocateUninitializedArray(float.class, length);
+            default:
+                return U.allocateUninitializedArray(double.class, length);
+        }
+    }
+
+    private static void fillPrimitives(Object o, long at, ClassMapping c) {
+        int[] from = c.nvm[3];
+        long[] to = c.dram[3];
+        for (int i = 0; i < from.length; i++) {
+            U.putLong(o, to[i], Nvm.getLong(at + from[i]));
+        }
+        from = c.nvm[2];
+        to = c.dram[2];
+        for (int i = 0; i < from.length; i++) {
+            U.putInt(o, to[i], Nvm.getInt(at + from[i]));
+        }
+        from = c.nvm[1];
+        to = c.dram[1];
+        for (int i = 0; i < from.length; i++) {
+            U.putShort(o, to[i], Nvm.getShort(at + from[i]));
+        }
+        from = c.nvm[0];
+        to = c.dram[0];
+        for (int i = 0; i < from.length; i++) {
+            U.putByte(o, to[i], Nvm.getByte(at + from[i]));
+        }
+        for (int i = 0; i < c.wideNvm.length; i++) {
+            long bits = Nvm.getBits(at + c.wideNvm[i], ClassInfo.bytes(c.wideFrom[i]));
+            Slots.set(o, c.wideDram[i], c.wideTo[i], ClassMapping.widened(bits, c.wideFrom[i], c.wideTo[i]));
+        }
+    }
+
+    /** Gives {@code o} its identity hash, if it has none yet: nobody else sees a new object, but the collector may change the header's other bits. */
+    private static void restoreHash(Object o, int hash) {
+        for (long header = U.getLong(o, 0L); (header & HASH_MASK) == 0; header = U.getLong(o, 0L)) {
+            if (hash == 0 || U.compareAndSetLong(o, 0L, header, header | (long) hash << HASH_SHIFT)) {
+                return;
+            }
+        }
+    }
+
+    private static final long STRING_VALUE = U.objectFieldOffset(String.class, "value");
+    private static final long STRING_CODER = U.objectFieldOffset(String.class, "coder");
+
+    /** Compiled code trusts a string's parts blindly. */
+    private void checkString(Object o, long at) {
+        byte[] value = (byte[]) U.getReference(o, STRING_VALUE);
+        byte coder = U.getByte(o, STRING_CODER);
+        if (value == null || coder != 0 && coder != 1 || coder == 1 && (value.length & 1) != 0) {
+            throw new PoolException(Reason.DAMAGED, walk.pool + ": the string at " + at + " is damaged; restore the file from a copy");
+        }
+    }
+
+    private String where() {
+        if (holder == null) {
+            return "root " + rootName;
+        }
+        if (holder.form == Layout.FORM_ARRAY) {
+            return "element " + holderSlot + " of the " + holder.type.getTypeName() + " at " + holderAt;
+        }
+        return "field " + holder.refNames[holderSlot] + " (offset " + holder.refNvm[holderSlot] + ") of the " + holder.type.getName() + " at " + holderAt;
+    }
+
+    private PoolException damaged(long at, String what) {
+        return new PoolException(Reason.DAMAGED, walk.pool + ": " + where() + " refers to " + at + ", which " + what + "; restore the file from a copy");
+    }
+}
