@@ -28,6 +28,7 @@ final class Pools {
     @DurableRoot static Map<String, Order> orders;
 
     private static final int ORDERS = 1000;
+    private static Thread worker;
     private static long began;
     private static long marked;
     private static Metrics before;
@@ -44,9 +45,9 @@ final class Pools {
             for (int i = 0; i < ORDERS; i++) {
                 orders.put("order-" + i, new Order("customer " + i % 100, i % 7, i * 100L));
             }
-            Thread t = new Thread(Pools::work, "orders");
-            t.setDaemon(true);
-            t.start();
+            worker = new Thread(Pools::work, "orders");
+            worker.setDaemon(true);
+            worker.start();
         }
     }
 
@@ -78,6 +79,11 @@ final class Pools {
     }
 
     static void finish() throws InterruptedException {
+        // Who stores while objects are compared is held back between the store and its replica's.
+        if (worker != null) {
+            worker.interrupt();
+            worker.join();
+        }
         List<String> differences = Towa.verify();
         // Threads of the JDK or of the program may be ending still.
         for (int i = 0; i < 5 && !differences.isEmpty(); i++) {

@@ -37,6 +37,6 @@ public interface Program {
 
     private static Class<?> classOf(String name) throws ClassNotFoundException {
         String simple = Character.toUpperCase(name.charAt(0)) + name.substring(1);
-        return Class.forName("towabench.programs." + (BIG.contains(name) ? "big." : "") + simple, false, Program.class.getClassLoader());
+        return Class.forName("towabench.programs." + (BIG.contains(name) || name.equals("beside") ? "big." : "") + simple, false, Program.class.getClassLoader());
     }
 }
