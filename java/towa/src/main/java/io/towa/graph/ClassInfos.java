@@ -7,6 +7,11 @@ final class ClassInfos {
 
     private ClassInfos() {}
 
+    /** Not the identity hash: a class that has none yet can get the one with which it was saved. */
+    private static int hash(Class<?> c) {
+        return c.getName().hashCode();
+    }
+
     static ClassInfo of(Object o) {
         return of(o.getClass());
     }
@@ -14,7 +19,7 @@ final class ClassInfos {
     static ClassInfo of(Class<?> c) {
         ClassInfo[] t = table;
         int mask = t.length - 1;
-        for (int i = System.identityHashCode(c) & mask;; i = i + 1 & mask) {
+        for (int i = hash(c) & mask;; i = i + 1 & mask) {
             ClassInfo info = t[i];
             if (info == null) {
                 return add(c);
@@ -31,7 +36,7 @@ final class ClassInfos {
         Constants.learn(c);
         synchronized (ClassInfos.class) {
             ClassInfo[] t = table;
-            for (int i = System.identityHashCode(c) & t.length - 1; t[i] != null; i = i + 1 & t.length - 1) {
+            for (int i = hash(c) & t.length - 1; t[i] != null; i = i + 1 & t.length - 1) {
                 if (t[i].type == c) {
                     return t[i];
                 }
@@ -54,7 +59,7 @@ final class ClassInfos {
     }
 
     private static void put(ClassInfo[] t, ClassInfo info) {
-        int i = System.identityHashCode(info.type) & t.length - 1;
+        int i = hash(info.type) & t.length - 1;
         while (t[i] != null) {
             i = i + 1 & t.length - 1;
         }

@@ -81,6 +81,7 @@ final class ClassMapping {
         }
         same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields());
         isString = type == String.class;
+        suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
         plan(names);
     }
 

@@ -191,6 +191,11 @@ public final class DurableGraph {
         cycle = next;
     }
 
+    /** Whether the agent weaves; not in some tests. */
+    static boolean woven() {
+        return woven;
+    }
+
     static boolean skipping() {
         return skip;
     }

@@ -38,7 +38,10 @@ final class Policy {
         "java.util.concurrent.ConcurrentHashMap.keySet", "java.util.concurrent.ConcurrentHashMap.values",
         "java.util.concurrent.ConcurrentHashMap.entrySet", "java.util.concurrent.ConcurrentSkipListMap.keySet",
         "java.util.concurrent.ConcurrentSkipListMap.values", "java.util.concurrent.ConcurrentSkipListMap.entrySet",
-        "java.util.concurrent.ConcurrentSkipListMap.descendingMap"};
+        "java.util.concurrent.ConcurrentSkipListMap.descendingMap", "java.util.concurrent.ConcurrentHashMap.cellsBusy",
+        "java.util.concurrent.ConcurrentHashMap$TreeBin.lockState", "java.util.concurrent.ConcurrentHashMap$TreeBin.waiter",
+        "java.util.concurrent.atomic.Striped64.cellsBusy", "java.util.concurrent.PriorityBlockingQueue.allocationSpinLock",
+        "java.util.concurrent.ArrayBlockingQueue.itrs", "java.util.concurrent.DelayQueue.leader"};
 
     private Policy() {}
 
@@ -73,7 +76,7 @@ final class Policy {
             return c.getName() + " stands for something outside the program's data, or holds it";
         }
         // Of locks nothing is durable that is ever stored to, but that they are there.
-        if (!c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
+        if (DurableGraph.woven() && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
             return c.getName() + " could not be woven by the agent, so stores to it would not be seen";
         }
         if (c.getClassLoader() == null && !isData(c)) {

@@ -3,8 +3,8 @@ package io.towa.graph;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
-import io.towa.medium.Nvm;
 import io.towa.agent.Groups;
+import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import io.towa.pool.PoolFile;
@@ -63,13 +63,24 @@ final class Recovery {
         walkFrom(walk, roots);
         long walkEnd = System.nanoTime();
         Marks.end(walk.found);
-        walk.install();
+        Repairs repairs = repair(pool.name(), walk);
         turnOn(mappings);
-        allocator.sweep();
-        setRoots(roots);
+        boolean rewritten = changed(mappings);
+        if (rewritten) {
+            makeRoots(roots);
+            Rewrite.run(allocator, classes, roots, walk.found.size());
+        } else {
+            walk.install();
+            allocator.sweep();
+            repairs.mirror(walk.rehashed());
+            if (makeRoots(roots)) {
+                Rewrite.switchRoots(roots, values(roots));
+            }
+        }
+        setFields(roots);
         long end = System.nanoTime();
         last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.found.size(),
-            allocator.usedBytes(), false);
+            allocator.usedBytes(), rewritten);
     }
 
     static double lastSeconds() {
@@ -89,19 +100,48 @@ final class Recovery {
         return ms;
     }
 
+    private static Repairs repair(String pool, RecoveryWalk walk) {
+        Repairs repairs = new Repairs(walk.suspects());
+        try {
+            repairs.run(!walk.rehashed().isEmpty());
+        } catch (RuntimeException e) {
+            throw new PoolException(Reason.DAMAGED, pool + ": a collection that was brought back is not as its class makes it (" + e
+                + "); restore the file from a copy", e);
+        }
+        return repairs;
+    }
+
+    /** Whether the replicas of some class that was met would not look the same today. */
+    private static boolean changed(ClassMapping[] mappings) {
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && mappings[i].reached && !mappings[i].same) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     // ---- roots
 
-    /** A root record, and the field of this program that gets its value; null if the class does not have it any more. */
+    /**
+     * A root record, and the field of this program that gets its value. No field: the class does not have it any more, or it is final, or another record is
+     * this field's; then the pool keeps the value.
+     */
     static final class Bound {
         final Records.RootRecord record;
         final String name;
         Class<?> owner;
         Field field;
         Object value;
+        Roots.Root root;
 
-        Bound(Records.RootRecord record, String name) {
+        Bound(Records.RootRecord record) {
             this.record = record;
-            this.name = name;
+            name = record.className() + "." + record.field();
+        }
+
+        boolean isNull() {
+            return Nvm.getLong(record.value()) == 0;
         }
     }
 
@@ -109,36 +149,67 @@ final class Recovery {
     private static List<Bound> bind(String pool, List<Records.RootRecord> records, Renames names) {
         List<Bound> all = new ArrayList<>();
         for (int i = 0; i < records.size(); i++) {
-            Records.RootRecord r = records.get(i);
-            Bound b = new Bound(r, r.className() + "." + r.field());
+            Bound b = new Bound(records.get(i));
             all.add(b);
             try {
-                b.owner = Class.forName(names.name(r.className()), true, names.loader());
-                b.field = b.owner.getDeclaredField(r.field());
-            } catch (NoSuchFieldException e) {
-                // The pool keeps the value, for a program that has the field again.
-                continue;
+                b.owner = Class.forName(names.name(b.record.className()), true, names.loader());
+                b.field = field(pool, b);
             } catch (ClassNotFoundException | LinkageError e) {
-                if (Nvm.getLong(r.value()) == 0) {
-                    continue;
+                if (!b.isNull()) {
+                    throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + b.record.className() + " with durable root " + b.record.field()
+                        + " cannot be loaded (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.renamed)", e);
                 }
-                throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + r.className() + " with durable root " + r.field() + " cannot be loaded (" + e
-                    + "); bring it back, give its loader, or map it to its new name (TowaOptions.renamed)", e);
             }
-            int modifiers = b.field.getModifiers();
-            if (!Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers) || b.field.getType().isPrimitive()) {
-                throw new PoolException(Reason.CHANGED_CLASS, pool + ": " + b.name
-                    + " cannot be a durable root any more: it must be static, of reference type and not final, for recovery sets it");
+        }
+        for (int i = 0; i < all.size(); i++) {
+            Bound old = all.get(i);
+            if (old.field != null && !old.owner.getName().equals(old.record.className())) {
+                renamed(old, all);
             }
         }
         return all;
     }
 
+    private static Field field(String pool, Bound b) {
+        Field f;
+        try {
+            f = b.owner.getDeclaredField(b.record.field());
+        } catch (NoSuchFieldException e) {
+            return null;
+        }
+        if (Modifier.isFinal(f.getModifiers())) {
+            return null;
+        }
+        if (!Modifier.isStatic(f.getModifiers()) || f.getType().isPrimitive()) {
+            throw new PoolException(Reason.CHANGED_CLASS, pool + ": " + b.name
+                + " cannot be a durable root any more: it must be static and of reference type, for recovery sets it");
+        }
+        return f;
+    }
+
+    /** A root under its class' old name, and perhaps one under the new: of two values that of the new name counts. */
+    private static void renamed(Bound old, List<Bound> all) {
+        if (old.isNull()) {
+            old.field = null;
+            return;
+        }
+        for (int i = 0; i < all.size(); i++) {
+            Bound b = all.get(i);
+            if (b != old && b.field != null && b.field.equals(old.field)) {
+                if (b.isNull()) {
+                    b.field = null;
+                } else {
+                    old.field = null;
+                }
+                return;
+            }
+        }
+    }
+
     private static void walkFrom(RecoveryWalk walk, List<Bound> roots) {
-        long[] values = new long[roots.size()];
+        long[] values = values(roots);
         String[] rootNames = new String[values.length];
         for (int i = 0; i < values.length; i++) {
-            values[i] = Nvm.getLong(roots.get(i).record.value());
             rootNames[i] = roots.get(i).name;
         }
         Object[] objects = walk.run(values, rootNames);
@@ -152,17 +223,36 @@ final class Recovery {
         }
     }
 
-    private static void setRoots(List<Bound> roots) {
+    /**
+     * Makes the fields roots of this run.
+     *
+     * @return whether some value belongs in another record than where it is: its class was renamed
+     */
+    private static boolean makeRoots(List<Bound> roots) {
+        boolean moves = false;
         for (int i = 0; i < roots.size(); i++) {
             Bound b = roots.get(i);
             if (b.field != null) {
-                Roots.add(b.owner, b.field, true);
+                b.root = Roots.add(b.owner, b.field, true);
+                moves |= b.root.record != b.record;
             }
         }
+        return moves;
+    }
+
+    private static long[] values(List<Bound> roots) {
+        long[] values = new long[roots.size()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = Nvm.getLong(roots.get(i).record.value());
+        }
+        return values;
+    }
+
+    private static void setFields(List<Bound> roots) {
         for (int i = 0; i < roots.size(); i++) {
             Bound b = roots.get(i);
             if (b.field != null) {
-                U.putReferenceVolatile(U.staticFieldBase(b.field), U.staticFieldOffset(b.field), b.value);
+                U.putReferenceVolatile(b.root.base, b.root.offset, b.value);
             }
         }
     }
@@ -219,7 +309,9 @@ final class Recovery {
                 types[n++] = mappings[i].type;
             }
         }
-        Groups.ensureFlipped(types, n);
+        if (DurableGraph.woven()) {
+            Groups.ensureFlipped(types, n);
+        }
         for (int i = 1; i < mappings.length; i++) {
             if (mappings[i] != null && mappings[i].reached && mappings[i].same) {
                 mappings[i].info.index = i;

@@ -99,7 +99,7 @@ class RoundTripTest {
 
     @Test
     void everyPrimitiveField() {
-        Below b = (Below) TestPool.roundTrip(new Below());
+        Below b = (Below) SavedPool.roundTrip(new Below());
         assertTrue(b.z);
         assertEquals(-1, b.b);
         assertEquals('ß', b.c);
@@ -122,7 +122,7 @@ class RoundTripTest {
             new Object[] {1, "x", null}, new int[][] {{1}, null, {2, 3}, {}}, new boolean[0], new byte[0], new char[0], new short[0], new int[0],
             new long[0], new float[0], new double[0], new Object[0], new Point[2], new long[100_000], new Object[5000]};
         ((long[]) all[21])[99_999] = 5;
-        Object[] back = (Object[]) TestPool.roundTrip(all);
+        Object[] back = (Object[]) SavedPool.roundTrip(all);
         assertTrue(Arrays.deepEquals(all, back));
         for (int i = 0; i < all.length; i++) {
             assertSame(all[i].getClass(), back[i].getClass());
@@ -132,7 +132,7 @@ class RoundTripTest {
 
     @Test
     void nothing() {
-        assertNull(TestPool.roundTrip(null));
+        assertNull(SavedPool.roundTrip(null));
     }
 
     @Test
@@ -141,7 +141,7 @@ class RoundTripTest {
         Object[] b = {a, a};
         a[0] = b;
         a[1] = a;
-        Object[] back = (Object[]) TestPool.roundTrip(a);
+        Object[] back = (Object[]) SavedPool.roundTrip(a);
         assertSame(back, back[1]);
         assertSame(back, ((Object[]) back[0])[0]);
         assertSame(back, ((Object[]) back[0])[1]);
@@ -157,7 +157,7 @@ class RoundTripTest {
             l.value = i;
             head = l;
         }
-        Link l = (Link) TestPool.roundTrip(head);
+        Link l = (Link) SavedPool.roundTrip(head);
         for (int i = 999_999; i >= 0; i--) {
             assertEquals(i, l.value);
             l = l.next;
@@ -171,7 +171,7 @@ class RoundTripTest {
         for (int i = 0; i < a.length; i++) {
             a[i] = i % 3 == 0 ? null : i % 3 == 1 ? a[i / 2] : new Point(i, -i, "n" + i);
         }
-        Object[] back = (Object[]) TestPool.roundTrip(a);
+        Object[] back = (Object[]) SavedPool.roundTrip(a);
         assertArrayEquals(a, back);
         for (int i = 1; i < a.length; i += 3) {
             assertSame(back[i / 2], back[i]);
@@ -186,7 +186,7 @@ class RoundTripTest {
         Map<Object, String> byDefaultHash = new HashMap<>();
         byDefaultHash.put(key, "w");
         int hash = System.identityHashCode(key);
-        Object[] back = (Object[]) TestPool.roundTrip(new Object[] {key, byIdentity, byDefaultHash});
+        Object[] back = (Object[]) SavedPool.roundTrip(new Object[] {key, byIdentity, byDefaultHash});
         assertNotSame(key, back[0]);
         assertEquals(hash, System.identityHashCode(back[0]));
         assertEquals(hash, back[0].hashCode());
@@ -199,7 +199,7 @@ class RoundTripTest {
         EnumMap<Colour, String> map = new EnumMap<>(Colour.class);
         map.put(Colour.GREEN, "g");
         Object[] a = {Colour.RED, Colour.GREEN, map, EnumSet.of(Colour.GREEN), String.class, int.class, Point[].class, EnumSet.noneOf(Colour.class)};
-        Object[] back = (Object[]) TestPool.roundTrip(a);
+        Object[] back = (Object[]) SavedPool.roundTrip(a);
         assertSame(Colour.RED, back[0]);
         assertSame(Colour.GREEN, back[1]);
         assertEquals(7, ((Colour) back[1]).weight());
@@ -220,12 +220,12 @@ class RoundTripTest {
             new BigDecimal("1.000000000000000000000000000001"), LocalDate.of(2026, 2, 28), LocalDateTime.of(2026, 1, 2, 3, 4), Duration.ofNanos(5),
             Instant.ofEpochSecond(5, 6), ZoneOffset.ofHours(3), new UUID(1, 2), Optional.of("x"), Optional.empty(), Locale.GERMANY, new Point(1, 2, "p"),
             BitSet.valueOf(new long[] {5, 0, 9}), new StringBuilder("sb").toString(), new java.util.Date(7)};
-        assertArrayEquals(a, (Object[]) TestPool.roundTrip(a));
-        assertSame(Optional.empty(), TestPool.roundTrip(Optional.empty()));
-        assertEquals(7L, ((AtomicLong) TestPool.roundTrip(new AtomicLong(7))).get());
+        assertArrayEquals(a, (Object[]) SavedPool.roundTrip(a));
+        assertSame(Optional.empty(), SavedPool.roundTrip(Optional.empty()));
+        assertEquals(7L, ((AtomicLong) SavedPool.roundTrip(new AtomicLong(7))).get());
         LongAdder adder = new LongAdder();
         adder.add(11);
-        assertEquals(11L, ((LongAdder) TestPool.roundTrip(adder)).sum());
+        assertEquals(11L, ((LongAdder) SavedPool.roundTrip(adder)).sum());
     }
 
     @Test
@@ -238,7 +238,7 @@ class RoundTripTest {
                 m.put("k" + i, i);
             }
             Object[] a = {List.copyOf(l), Set.copyOf(l), Map.copyOf(m), Collections.unmodifiableList(l), Arrays.asList(l.toArray())};
-            assertArrayEquals(a, (Object[]) TestPool.roundTrip(a), "size " + n);
+            assertArrayEquals(a, (Object[]) SavedPool.roundTrip(a), "size " + n);
         }
     }
 
@@ -251,7 +251,7 @@ class RoundTripTest {
                 for (int i = 0; i < n; i++) {
                     m.put("k" + i, new Point(i, i, null));
                 }
-                Map<Object, Object> back = cast(TestPool.roundTrip(m));
+                Map<Object, Object> back = cast(SavedPool.roundTrip(m));
                 assertSame(m.getClass(), back.getClass());
                 assertEquals(m, back);
                 for (int i = 0; i < 2 * n + 1; i++) {
@@ -269,7 +269,7 @@ class RoundTripTest {
                 for (int i = 0; i < n; i++) {
                     c.add("e" + i);
                 }
-                java.util.Collection<Object> back = cast(TestPool.roundTrip(c));
+                java.util.Collection<Object> back = cast(SavedPool.roundTrip(c));
                 assertArrayEquals(c.toArray(), back.toArray(), c.getClass().getName());
                 back.add("another");
                 assertTrue(back.remove("another"));
@@ -281,33 +281,33 @@ class RoundTripTest {
     @Test
     void aHashSetKnowsItsSentinel() {
         HashSet<String> set = new HashSet<>(Set.of("a"));
-        HashSet<String> back = cast(TestPool.roundTrip(set));
+        HashSet<String> back = cast(SavedPool.roundTrip(set));
         assertTrue(back.remove("a"));
         assertTrue(back.add("a"));
     }
 
     @Test
     void severalRoots() {
-        TestPool.second = new Point(1, 2, "second");
-        java.nio.file.Path p = TestPool.file();
-        TestPool.root = TestPool.second;
-        TestPool.open(p);
-        TestPool.root(TestPool.class, "root");
-        TestPool.root(TestPool.class, "second");
+        SavedPool.second = new Point(1, 2, "second");
+        java.nio.file.Path p = SavedPool.file();
+        SavedPool.root = SavedPool.second;
+        SavedPool.open(p);
+        SavedPool.root(SavedPool.class, "root");
+        SavedPool.root(SavedPool.class, "second");
         DurableGraph.close();
-        TestPool.second = null;
-        assertEquals(new Point(1, 2, "second"), TestPool.load(p));
-        assertSame(TestPool.root, TestPool.second);
-        assertInstanceOf(Point.class, TestPool.second);
-        assertTrue(Objects.equals(TestPool.root, TestPool.load(p)));
+        SavedPool.second = null;
+        assertEquals(new Point(1, 2, "second"), SavedPool.load(p));
+        assertSame(SavedPool.root, SavedPool.second);
+        assertInstanceOf(Point.class, SavedPool.second);
+        assertTrue(Objects.equals(SavedPool.root, SavedPool.load(p)));
     }
 
     @Test
     void manyTimes() {
-        java.nio.file.Path p = TestPool.save(new Point(5, 6, "x"));
+        java.nio.file.Path p = SavedPool.save(new Point(5, 6, "x"));
         long size = p.toFile().length();
         for (int i = 0; i < 50; i++) {
-            assertEquals(new Point(5, 6, "x"), TestPool.load(p));
+            assertEquals(new Point(5, 6, "x"), SavedPool.load(p));
         }
         assertEquals(size, p.toFile().length());
     }

@@ -1,46 +1,16 @@
 package io.towa.graph;
 
 import io.towa.TowaOptions;
-import io.towa.agent.Agent;
-import java.lang.instrument.Instrumentation;
-import java.lang.reflect.Field;
-import java.lang.reflect.InvocationHandler;
-import java.lang.reflect.Method;
-import java.lang.reflect.Proxy;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
 /** Pools for tests without the agent: nothing is woven, so what a test stores after {@link #save} it mirrors itself. */
-final class TestPool {
+final class SavedPool {
     /** The root of the tests. */
     static Object root;
     static Object second;
 
-    private TestPool() {}
-
-    static {
-        try {
-            Field f = Agent.class.getDeclaredField("instrumentation");
-            f.setAccessible(true);
-            f.set(null, Proxy.newProxyInstance(TestPool.class.getClassLoader(), new Class<?>[] {Instrumentation.class}, new Nothing()));
-        } catch (NoSuchFieldException e) {
-            // an agent that needs none
-        } catch (IllegalAccessException e) {
-            throw new AssertionError(e);
-        }
-    }
-
-    /** Does what it is asked by doing nothing. */
-    private static final class Nothing implements InvocationHandler {
-        @Override
-        public Object invoke(Object proxy, Method m, Object[] args) {
-            Class<?> r = m.getReturnType();
-            if (r.isArray()) {
-                return java.lang.reflect.Array.newInstance(r.getComponentType(), 0);
-            }
-            return r == boolean.class ? (Object) Boolean.TRUE : r == long.class ? (Object) 0L : null;
-        }
-    }
+    private SavedPool() {}
 
     static Path file() {
         try {
@@ -55,7 +25,7 @@ final class TestPool {
     }
 
     static void open(Path file) {
-        DurableGraph.open(file, TowaOptions.DEFAULT);
+        DurableGraph.open(file, TowaOptions.DEFAULT, false);
     }
 
     /** Makes {@code c.field} a root of the open pool, with its value of now. */
@@ -75,7 +45,7 @@ final class TestPool {
         Path p = file();
         root = value;
         open(p);
-        root(TestPool.class, "root");
+        root(SavedPool.class, "root");
         DurableGraph.close();
         return p;
     }
@@ -87,7 +57,7 @@ final class TestPool {
 
     static Object load(Path p, TowaOptions options) {
         root = null;
-        DurableGraph.open(p, options);
+        DurableGraph.open(p, options, false);
         try {
             java.util.List<String> differs = Checker.check();
             if (!differs.isEmpty()) {

@@ -1,0 +1,34 @@
+package systemtest.harness;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/** {@code towa verify FILE}: the pool's format as another program, in another language, understands it. */
+public final class RustVerify {
+    private static final Path CLI = find();
+    private static boolean told;
+
+    private RustVerify() {}
+
+    private static Path find() {
+        String given = System.getenv("TOWA_CLI");
+        return given == null || given.isBlank() || !Files.isExecutable(Path.of(given)) ? null : Path.of(given);
+    }
+
+    /** The file must be sound; no word if the program is not there, but once. */
+    public static synchronized void check(Path file) throws IOException, InterruptedException {
+        if (CLI == null) {
+            if (!told) {
+                System.out.println("SKIP: no `towa` program to verify pool files with (TOWA_CLI=target/release/towa)");
+                told = true;
+            }
+            return;
+        }
+        Process p = new ProcessBuilder(CLI.toString(), "verify", file.toString()).redirectErrorStream(true).start();
+        String said = new String(p.getInputStream().readAllBytes());
+        if (p.waitFor() != 0) {
+            throw new AssertionError("towa verify " + file + " says:\n" + said);
+        }
+    }
+}

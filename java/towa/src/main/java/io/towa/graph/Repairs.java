@@ -1,0 +1,234 @@
+package io.towa.graph;
+
+import io.towa.medium.Nvm;
+import io.towa.pool.Layout;
+import io.towa.pool.UndoLog;
+import java.util.ArrayList;
+import java.util.Hashtable;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingDeque;
+import java.util.concurrent.LinkedBlockingQueue;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * Heals what a crash left in the midst of a JDK collection's own work.
+ *
+ * <p>Durable stores are in program order, so a crash leaves what a thread that is stopped for ever between two stores of an operation leaves. What that means for
+ * the collections of the JDK:
+ *
+ * <pre>
+ *   whole or not at all, by themselves    CopyOnWriteArrayList and -Set, ConcurrentLinkedQueue and -Deque, ConcurrentSkipListMap and -Set, the
+ *                                         atomics, ArrayList.add and set at the end of a list (size is stored last)
+ *   whole or not at all, healed here      ConcurrentHashMap (resize, first table, reservations, tree bins, count), LinkedBlockingDeque, ArrayBlockingQueue,
+ *                                         LinkedBlockingQueue.put
+ *   need Towa.atomically                  HashMap, LinkedHashMap, HashSet, Hashtable, IdentityHashMap: a resize publishes the new table before it has moved the
+ *                                         entries, or empties the old one before it publishes: entries not yet moved are lost. Without a
+ *                                         resize a put is whole, but size() may be one short.
+ *                                         TreeMap, TreeSet (rotations), LinkedList, ArrayDeque (growing), PriorityQueue and PriorityBlockingQueue
+ *                                         (sifting), ArrayList and Vector (insertion and removal within), BitSet (more than one word),
+ *                                         LinkedBlockingQueue.take (the old head points to itself before the head moves: all but the last element are lost)
+ * </pre>
+ *
+ * Locks, spin flags and waiting threads are no part of replicas ({@link Policy}), so nothing comes back locked.
+ *
+ * <p>Works on the objects in DRAM, before anybody sees them, and notes what it changes: {@link #mirror} brings that to the replicas, in one
+ * section: a crash in its midst leaves all to be healed again.
+ */
+final class Repairs {
+    private static final Unsafe U = Unsafe.getUnsafe();
+
+    /** A changed field or element. */
+    private record Change(Object o, long offset, int bytes) {}
+
+    private final List<Change> changes = new ArrayList<>();
+    private final List<Object> suspects;
+
+    Repairs(List<Object> suspects) {
+        this.suspects = suspects;
+    }
+
+    /** Whether instances are to be looked at. */
+    static boolean suspect(Class<?> c) {
+        return ConcurrentHashMap.class.isAssignableFrom(c) || MapRepairs.isTransient(c) || LinkedBlockingQueue.class.isAssignableFrom(c)
+            || LinkedBlockingDeque.class.isAssignableFrom(c) || ArrayBlockingQueue.class.isAssignableFrom(c) || HashMap.class.isAssignableFrom(c)
+            || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class;
+    }
+
+    /** @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew */
+    void run(boolean rehash) {
+        MapRepairs maps = new MapRepairs(this, suspects);
+        for (int i = 0; i < suspects.size(); i++) {
+            Object o = suspects.get(i);
+            if (o instanceof LinkedBlockingQueue) {
+                linkedQueue(o);
+            } else if (o instanceof LinkedBlockingDeque) {
+                linkedDeque(o);
+            } else if (o instanceof ArrayBlockingQueue) {
+                arrayQueue(o);
+            } else {
+                maps.look(o, rehash);
+            }
+        }
+    }
+
+    /**
+     * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. The blocks that are free are known by now;
+     * nobody else stores. If it fails, the section stays open: the next recovery undoes it.
+     */
+    void mirror(List<RecoveryWorker.Rehashed> constants) {
+        if (changes.isEmpty() && constants.isEmpty()) {
+            return;
+        }
+        UndoLog.begin();
+        for (int i = 0; i < changes.size(); i++) {
+            Change c = changes.get(i);
+            Stores.offset(c.o, c.offset, c.bytes);
+        }
+        int gate = Gate.enter();
+        try {
+            for (int i = 0; i < constants.size(); i++) {
+                long at = constants.get(i).position() + Layout.HASH;
+                UndoLog.before(at, 4);
+                Nvm.putInt(at, System.identityHashCode(constants.get(i).constant()));
+                Nvm.writeBack(at, 4);
+            }
+            Nvm.fence();
+            UndoLog.end();
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    // ---- stores that are noted
+
+    static long offset(Class<?> c, String field) {
+        return U.objectFieldOffset(c, field);
+    }
+
+    void put(Object o, long offset, Object v) {
+        if (U.getReference(o, offset) != v) {
+            U.putReference(o, offset, v);
+            changes.add(new Change(o, offset, U.arrayIndexScale(Object[].class)));
+        }
+    }
+
+    void putInt(Object o, long offset, int v) {
+        if (U.getInt(o, offset) != v) {
+            U.putInt(o, offset, v);
+            changes.add(new Change(o, offset, 4));
+        }
+    }
+
+    void putLong(Object o, long offset, long v) {
+        if (U.getLong(o, offset) != v) {
+            U.putLong(o, offset, v);
+            changes.add(new Change(o, offset, 8));
+        }
+    }
+
+    // ---- queues
+
+    /** One lock for each end: the count may be behind, the last node too. */
+    private void linkedQueue(Object q) {
+        long head = offset(LinkedBlockingQueue.class, "head");
+        long last = offset(LinkedBlockingQueue.class, "last");
+        Class<?> node = U.getReference(q, head).getClass();
+        long next = offset(node, "next");
+        long item = offset(node, "item");
+        Object h = U.getReference(q, head);
+        if (U.getReference(h, next) == h) {
+            // Stopped between the two stores of take: what is left is what the other end knows.
+            Object l = U.getReference(q, last);
+            put(h, next, l != h && U.getReference(l, item) != null ? l : null);
+        }
+        int count = 0;
+        Object p = h;
+        for (Object n = U.getReference(p, next); n != null; n = U.getReference(n, next)) {
+            if (U.getReference(n, item) == null) {
+                // Taken, or removed: on its way out.
+                put(p, next, U.getReference(n, next));
+                continue;
+            }
+            count++;
+            p = n;
+        }
+        put(q, last, p);
+        Object counter = U.getReference(q, offset(LinkedBlockingQueue.class, "count"));
+        putInt(counter, offset(java.util.concurrent.atomic.AtomicInteger.class, "value"), count);
+    }
+
+    /** Linked both ways: the way that has more of the items is the right one. */
+    private void linkedDeque(Object q) {
+        Class<?> node = LinkedBlockingDequeNode.TYPE;
+        long first = offset(LinkedBlockingDeque.class, "first");
+        long last = offset(LinkedBlockingDeque.class, "last");
+        long next = offset(node, "next");
+        long prev = offset(node, "prev");
+        long item = offset(node, "item");
+        List<Object> forth = chain(U.getReference(q, first), next, item);
+        List<Object> back = chain(U.getReference(q, last), prev, item);
+        List<Object> all = forth;
+        if (back.size() > forth.size()) {
+            all = new ArrayList<>();
+            for (int i = back.size() - 1; i >= 0; i--) {
+                all.add(back.get(i));
+            }
+        }
+        int n = all.size();
+        for (int i = 0; i < n; i++) {
+            put(all.get(i), prev, i == 0 ? null : all.get(i - 1));
+            put(all.get(i), next, i == n - 1 ? null : all.get(i + 1));
+        }
+        put(q, first, n == 0 ? null : all.get(0));
+        put(q, last, n == 0 ? null : all.get(n - 1));
+        putInt(q, offset(LinkedBlockingDeque.class, "count"), n);
+    }
+
+    /** The class is private; its name is part of the JDK's serial and debugging lore, not of any promise. */
+    private static final class LinkedBlockingDequeNode {
+        static final Class<?> TYPE = type();
+
+        private static Class<?> type() {
+            try {
+                return Class.forName("java.util.concurrent.LinkedBlockingDeque$Node", false, null);
+            } catch (ClassNotFoundException e) {
+                throw new NoClassDefFoundError(e.getMessage());
+            }
+        }
+    }
+
+    private static List<Object> chain(Object from, long link, long item) {
+        List<Object> all = new ArrayList<>();
+        Object n = from;
+        while (n != null) {
+            if (U.getReference(n, item) != null) {
+                all.add(n);
+            }
+            Object to = U.getReference(n, link);
+            n = to == n ? null : to;
+        }
+        return all;
+    }
+
+    /** The elements lie side by side from the first one on; the numbers may be one behind. */
+    private void arrayQueue(Object q) {
+        Object[] items = (Object[]) U.getReference(q, offset(ArrayBlockingQueue.class, "items"));
+        long take = offset(ArrayBlockingQueue.class, "takeIndex");
+        long count = offset(ArrayBlockingQueue.class, "count");
+        int from = U.getInt(q, take);
+        if (items[from] == null && U.getInt(q, count) > 0) {
+            from = from + 1 == items.length ? 0 : from + 1;
+        }
+        int n = 0;
+        while (n < items.length && items[(int) ((from + (long) n) % items.length)] != null) {
+            n++;
+        }
+        putInt(q, take, from);
+        putInt(q, count, n);
+        putInt(q, offset(ArrayBlockingQueue.class, "putIndex"), (int) ((from + (long) n) % items.length));
+    }
+}
