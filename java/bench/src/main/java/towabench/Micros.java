@@ -84,11 +84,11 @@ final class Micros {
     }
 
     void recovery() throws Exception {
-        List<Integer> strings = settings.quick() ? List.of(250_000, 1_000_000) : List.of(1_000_000, 2_000_000, 4_000_000);
+        List<Integer> strings = settings.quick() ? List.of(200_000, 600_000) : List.of(1_000_000, 2_000_000, 4_000_000);
         for (int count : strings) {
             restart("strings", count);
         }
-        for (int count : settings.quick() ? List.of(2_000_000) : List.of(4_000_000, 16_000_000)) {
+        for (int count : settings.quick() ? List.of(1_000_000) : List.of(4_000_000, 16_000_000)) {
             restart("small", count);
         }
     }
@@ -123,7 +123,7 @@ final class Micros {
             Map<String, Object> row = new LinkedHashMap<>();
             row.put("kind", kind);
             row.put("elements", count);
-            String[] names = {"objects", "mb", "open_seconds", "seconds", "gc_seconds", "gcs"};
+            String[] names = {"objects", "mb", "open_seconds", "seconds", "gc_seconds", "gcs", "open_cpu_seconds"};
             for (int i = 0; i < names.length; i++) {
                 int at = i;
                 row.put(names[i], Stats.median(found.stream().map(f -> f[at] / (at == 1 ? 1e6 : 1)).toList()));

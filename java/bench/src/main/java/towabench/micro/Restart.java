@@ -12,7 +12,7 @@ import java.nio.file.Path;
  *
  * <pre>
  *   Restart fill POOL strings|small COUNT    ends by killing itself; @filled seconds bytes
- *   Restart open POOL                        @restart objects bytes open_seconds recovery_seconds gc_seconds gcs   @check true   @end
+ *   Restart open POOL                        @restart objects bytes open_seconds recovery_seconds gc_seconds gcs cpu_seconds   @check true   @end
  * </pre>
  */
 public final class Restart {
@@ -62,12 +62,14 @@ public final class Restart {
         // What the first use of the management classes costs is not the recovery's.
         long gcBefore = gcMillis();
         long gcs = gcCount();
+        long cpu = cpuNanos();
         long began = System.nanoTime();
         Towa.open(Path.of(args[1]), how);
         double seconds = (System.nanoTime() - began) / 1e9;
         double gc = (gcMillis() - gcBefore) / 1e3;
+        cpu = cpuNanos() - cpu;
         System.out.println("@restart " + Towa.metrics().objects() + " " + Towa.metrics().usedBytes() + " " + seconds + " " + Towa.metrics().recoverySeconds() + " "
-            + gc + " " + (gcCount() - gcs));
+            + gc + " " + (gcCount() - gcs) + " " + cpu / 1e9);
         System.out.println("@check " + check());
         System.out.println("@end");
     }
@@ -110,6 +112,11 @@ public final class Restart {
             }
         }
         return s.i == s.all.length;
+    }
+
+    /** Of the whole process: what the opening would take on an idle machine, were it of one thread. */
+    private static long cpuNanos() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
     }
 
     private static long gcMillis() {

@@ -12,14 +12,17 @@ import java.util.Random;
 /** The H2 database in memory, under a load like TPC-C's: new orders, payments, and questions about both. */
 public final class H2 implements Program {
     private static final int DISTRICTS = 10;
-    private static final int CUSTOMERS = 300;
-    private static final int ITEMS = 2000;
 
+    /** Per district. */
+    private int customers;
+    private int items;
     private int transactions;
     private int round;
 
     @Override
     public void prepare(Path scratch, int size) {
+        customers = size * 30;
+        items = size * 200;
         transactions = size * 250;
     }
 
@@ -34,7 +37,7 @@ public final class H2 implements Program {
         }
     }
 
-    private static void fill(Connection c, Random random) throws SQLException {
+    private void fill(Connection c, Random random) throws SQLException {
         try (Statement s = c.createStatement()) {
             s.execute("create table district(id int primary key, next_order int, ytd decimal(12, 2))");
             s.execute("create table customer(id int primary key, district int, name varchar(40), balance decimal(12, 2), payments int)");
@@ -45,11 +48,11 @@ public final class H2 implements Program {
             s.execute("create index by_customer on orders(customer)");
         }
         insert(c, "insert into district values(?, 1, 0)", DISTRICTS, (p, i) -> {});
-        insert(c, "insert into customer values(?, ?, ?, 0, 0)", CUSTOMERS * DISTRICTS, (p, i) -> {
+        insert(c, "insert into customer values(?, ?, ?, 0, 0)", customers * DISTRICTS, (p, i) -> {
             p.setInt(2, i % DISTRICTS);
-            p.setString(3, "customer " + random.nextInt(CUSTOMERS));
+            p.setString(3, "customer " + random.nextInt(customers));
         });
-        insert(c, "insert into stock values(?, ?, ?, 100, 0)", ITEMS, (p, i) -> {
+        insert(c, "insert into stock values(?, ?, ?, 100, 0)", items, (p, i) -> {
             p.setString(2, "item " + i);
             p.setBigDecimal(3, java.math.BigDecimal.valueOf(100 + random.nextInt(9900), 2));
         });
@@ -85,7 +88,7 @@ public final class H2 implements Program {
             PreparedStatement find = c.prepareStatement("select id, balance from customer where district = ? and name = ? order by id")) {
             for (int t = 0; t < transactions; t++) {
                 int district = random.nextInt(DISTRICTS);
-                int customer = random.nextInt(CUSTOMERS) * DISTRICTS + district;
+                int customer = random.nextInt(customers) * DISTRICTS + district;
                 int kind = random.nextInt(100);
                 if (kind < 45) {
                     number.setInt(1, district);
@@ -94,7 +97,7 @@ public final class H2 implements Program {
                     int lines = 3 + random.nextInt(8);
                     set(order, district, id, customer, lines).executeUpdate();
                     for (int n = 0; n < lines; n++) {
-                        int item = random.nextInt(ITEMS);
+                        int item = random.nextInt(items);
                         int quantity = 1 + random.nextInt(10);
                         price.setInt(1, item);
                         java.math.BigDecimal each;
@@ -125,7 +128,7 @@ public final class H2 implements Program {
                     one(status);
                 } else {
                     find.setInt(1, district);
-                    find.setString(2, "customer " + random.nextInt(CUSTOMERS));
+                    find.setString(2, "customer " + random.nextInt(customers));
                     one(find);
                 }
                 c.commit();
