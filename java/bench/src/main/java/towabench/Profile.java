@@ -24,16 +24,18 @@ final class Profile {
 
     private Profile() {}
 
-    /** Share of the samples since {@code fromMillis}, by cause, and their number under {@code samples}. */
-    static Map<String, Double> read(Path file, long fromMillis) throws IOException {
+    /** Share of the samples between two moments, by cause, and their number under {@code samples}. */
+    static Map<String, Double> read(Path file, long fromMillis, long toMillis) throws IOException {
         Map<String, Double> counts = new LinkedHashMap<>();
         CAUSES.forEach(c -> counts.put(c, 0.0));
         Instant from = Instant.ofEpochMilli(fromMillis);
+        Instant to = Instant.ofEpochMilli(toMillis);
         double all = 0;
         try (RecordingFile events = new RecordingFile(file)) {
             while (events.hasMoreEvents()) {
                 RecordedEvent e = events.readEvent();
-                if (e.getEventType().getName().equals("jdk.ExecutionSample") && e.getStackTrace() != null && !e.getStartTime().isBefore(from)) {
+                if (e.getEventType().getName().equals("jdk.ExecutionSample") && e.getStackTrace() != null && !e.getStartTime().isBefore(from)
+                    && !e.getStartTime().isAfter(to)) {
                     counts.merge(cause(e.getStackTrace().getFrames()), 1.0, Double::sum);
                     all++;
                 }

@@ -51,7 +51,7 @@ final class Programs {
                     continue;
                 }
                 report.progress(name + ", " + mode + ", round " + (round + 1) + " of " + settings.rounds());
-                Run run = start(name, mode, null, problems);
+                Run run = start(name, mode, mode == Mode.all && settings.rounds() == 1 ? recording(name) : null, problems);
                 if (run != null) {
                     runs.computeIfAbsent(mode, m -> new ArrayList<>()).add(run);
                 }
@@ -116,13 +116,20 @@ final class Programs {
         List<Run> all = runs.getOrDefault(Mode.all, List.of());
         overhead(row, "overhead", runs, Mode.all);
         row.put("first_ms", Stats.median(each(runs, Mode.all, Run::firstMs)));
-        Path recording = settings.scratch().resolve(name + ".jfr");
+        Path recording = recording(name);
         Map<String, Double> profile = Map.of();
-        if (!all.isEmpty()) {
+        if (!all.isEmpty() && settings.rounds() == 1) {
+            // A first look: the one run was sampled.
+            Path one = recording(name);
+            if (Files.exists(one)) {
+                profile = profile(one, all.get(0));
+            }
+            Files.deleteIfExists(one);
+        } else if (!all.isEmpty()) {
             report.progress(name + ", all, sampled");
             Run sampled = start(name, Mode.all, recording, problems);
             if (sampled != null && Files.exists(recording)) {
-                profile = Profile.read(recording, Long.parseLong(sampled.child().lines("warm").get(0)[0]));
+                profile = profile(recording, sampled);
             }
             Files.deleteIfExists(recording);
         }
@@ -142,6 +149,15 @@ final class Programs {
         all.stream().flatMap(r -> r.child().texts("problem").stream()).distinct().limit(8).forEach(p -> problems.add("all: " + p));
         row.put("problems", problems.stream().distinct().toList());
         return row;
+    }
+
+    /** Of the warm iterations alone. */
+    private static Map<String, Double> profile(Path recording, Run run) throws java.io.IOException {
+        return Profile.read(recording, Long.parseLong(run.child().lines("warm").get(0)[0]), Long.parseLong(run.child().lines("cool").get(0)[0]));
+    }
+
+    private Path recording(String name) {
+        return settings.scratch().resolve(name + ".jfr");
     }
 
     private Run start(String name, Mode mode, Path recording, List<String> problems) throws Exception {

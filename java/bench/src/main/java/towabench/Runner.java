@@ -10,6 +10,7 @@ import towabench.programs.Program;
  * <pre>
  *   Runner PROGRAM MODE ITERATIONS SIZE SCRATCH [POOL]      modes: Modes
  *   @iteration number wall_ns cpu_ns checksum               cpu_ns: of the whole process
+ *   @warm, @cool ms                                     when the measured half began and ended
  *   @metrics   objects used_bytes promoted stores skipped collections     over the warm iterations
  *   @verify    differences                                  0: every durable object equals its replica
  *   @problem   text
@@ -43,6 +44,7 @@ public final class Runner {
             cpu = process.getProcessCpuTime() - cpu;
             System.out.println("@iteration " + i + " " + wall + " " + cpu + " " + sum);
         }
+        System.out.println("@cool " + System.currentTimeMillis());
         if (mode.opens()) {
             Pools.measured();
         }

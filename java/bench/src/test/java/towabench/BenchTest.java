@@ -26,7 +26,7 @@ class BenchTest {
     @Test
     void programsGiveTheirOwnResultsInEveryMode() throws Exception {
         Settings s = new Settings(true, List.of("programs"), List.of("xalan", "h2"), agent().toString(), System.getProperty("java.class.path"), folder, folder, null,
-            Path.of(".").toAbsolutePath(), 1, 1, 2, Duration.ofSeconds(120));
+            Path.of(".").toAbsolutePath(), 1, 1, 2, Duration.ofSeconds(240));
         Report r = Bench.run(s, false);
         assertEquals(2, r.rows("none_durable").size(), "skipped: " + r.root().get("skipped"));
         for (Map<String, Object> row : r.rows("none_durable")) {

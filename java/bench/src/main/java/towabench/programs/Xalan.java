@@ -36,7 +36,7 @@ public final class Xalan implements Program {
     public void prepare(Path scratch, int size) {
         Words words = new Words(7, 2000);
         StringBuilder xml = new StringBuilder("<?xml version=\"1.0\"?><catalogue>");
-        for (int i = 0; i < 1500; i++) {
+        for (int i = 0; i < Math.min(1500, size * 150); i++) {
             xml.append("<book author=\"").append("author ").append(words.below(90)).append("\"><title>").append(words.text(5)).append("</title><price>")
                 .append(words.below(90)).append('.').append(10 + words.below(90)).append("</price><text>").append(words.text(40)).append("</text></book>");
         }
