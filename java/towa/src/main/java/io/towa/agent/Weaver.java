@@ -54,7 +54,7 @@ public final class Weaver {
     static byte[] weave(Job job, boolean allRoots) {
         ClassScan scan = job.scan;
         boolean roots = job.statics && (scan.rootAnnotations || allRoots) || scan.rootAnnotations;
-        boolean code = scan.scanCode(job.statics);
+        boolean code = scan.scanCode(job.statics, job.loader == null);
         if (!code && !roots) return null;
         Volatility.record(scan);
         ClassReader reader = new ClassReader(scan.b);
