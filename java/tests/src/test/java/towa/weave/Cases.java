@@ -18,10 +18,16 @@ import java.util.concurrent.atomic.*;
 import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
-/** Every way to write that is known: the object written to, and an action each call of which writes to it. */
+/** Every way to write that is known: the object written to, and an action that writes to it, each time something else. */
 final class Cases {
     interface Action { void run(int i) throws Throwable; }
-    record Case(String name, Object target, Action action) {}
+    /** @param calls how often the action is run */
+    record Case(String name, Object target, Action action, int calls) {}
+
+    /** Enough for C2 to compile an action and what it calls. */
+    static final int HOT = 30_000;
+    /** For actions that make many objects durable. */
+    static final int SLOW = 20_000;
 
     static class Plain {
         boolean z; byte b; short s; char c; int i; long j; float f; double d; Object r; String str;
@@ -35,12 +41,21 @@ final class Cases {
     private static final MethodHandles.Lookup L = MethodHandles.lookup();
     private static final List<Case> ALL = new ArrayList<>();
     private static final Object[] TWO = {"a", "b"};
+    private static final Object[] OWT = {"b", "a"};
+    private static final String[] WORDS = {"hello", "world"};
     private static final MethodHandle CONSTANT;
     static {
         try { CONSTANT = L.findSetter(Plain.class, "i", int.class); } catch (Exception e) { throw new Error(e); }
     }
 
-    private static void add(String name, Object target, Action a) { ALL.add(new Case(name, target, a)); }
+    private static void add(String name, Object target, Action a) { ALL.add(new Case(name, target, a, HOT)); }
+    private static void slow(String name, Object target, Action a) { ALL.add(new Case(name, target, a, SLOW)); }
+
+    private static long later(long a, long b) { return b; }
+
+    /** Things that cannot be durable, with the reason. */
+    record Refused(String name, Object target, String why) {}
+    static final List<Refused> REFUSED = new ArrayList<>();
 
     static synchronized List<Case> all() throws Exception {
         if (ALL.isEmpty()) {
@@ -53,7 +68,7 @@ final class Cases {
         Plain p = new Plain();
         add("z", p, i -> p.z = (i & 1) == 0); add("b", p, i -> p.b = (byte) i); add("s", p, i -> p.s = (short) i);
         add("c", p, i -> p.c = (char) i); add("i", p, i -> p.i = i); add("j", p, i -> p.j = i); add("f", p, i -> p.f = i);
-        add("d", p, i -> p.d = i); add("r", p, i -> p.r = TWO[i & 1]); add("r null", p, i -> p.r = null); add("i++", p, i -> p.i++);
+        add("d", p, i -> p.d = i); add("r", p, i -> p.r = TWO[i & 1]); add("r null", p, i -> p.r = (i & 1) == 0 ? "x" : null); add("i++", p, i -> p.i++);
         add("j +=", p, i -> p.j += i); add("assigned twice", p, i -> p.i = p.s = (short) i);
         Sub s = new Sub();
         add("field of a superclass", s, i -> s.i = i); add("own field of a subclass", s, i -> s.own = i);
@@ -73,55 +88,52 @@ final class Cases {
     private static void arrays() {
         boolean[] z = new boolean[8]; byte[] b = new byte[64]; short[] s = new short[8]; char[] c = new char[64]; int[] n = new int[64];
         long[] j = new long[8]; float[] f = new float[8]; double[] d = new double[64]; Object[] r = new Object[8]; int[][] m = new int[4][4];
-        add("boolean[]", z, i -> z[i & 7] = true); add("byte[]", b, i -> b[i & 7] = (byte) i); add("short[]", s, i -> s[i & 7] = (short) i);
-        add("char[]", c, i -> c[i & 7] = (char) i); add("int[]", n, i -> n[i & 7] += i); add("long[]", j, i -> j[i & 7] = i);
-        add("float[]", f, i -> f[i & 7] = i); add("double[]", d, i -> d[i & 7] = i); add("Object[]", r, i -> r[i & 7] = TWO[i & 1]);
-        add("int[][]", m, i -> m[i & 3] = n); int[] inner = new int[4];
+        add("boolean[]", z, i -> z[i & 7] = (i & 8) == 0); add("byte[]", b, i -> b[i & 7] = (byte) i); add("short[]", s, i -> s[i & 7] = (short) i);
+        add("char[]", c, i -> c[i & 7] = (char) i); add("int[]", n, i -> n[i & 7] += i + 1); add("long[]", j, i -> j[i & 7] = i + 1);
+        add("float[]", f, i -> f[i & 7] = i + 1); add("double[]", d, i -> d[i & 7] = i + 1); add("Object[]", r, i -> r[i & 7] = TWO[i >> 3 & 1]);
+        add("int[][]", m, i -> m[i & 3] = (i & 4) == 0 ? n : null); int[] inner = new int[4];
         int[][] outer = {inner, inner};
         add("int[][] inner", inner, i -> outer[i & 1][i & 3] = i);
-        add("arraycopy Object[]", r, i -> System.arraycopy(TWO, 0, r, i & 3, 2));
-        add("arraycopy int[]", n, i -> System.arraycopy(n, 0, n, 1, 4)); add("fill Object[]", r, i -> Arrays.fill(r, TWO[i & 1]));
-        add("fill int[]", n, i -> Arrays.fill(n, i)); add("setAll", n, i -> Arrays.setAll(n, k -> k));
-        add("sort int[]", n, i -> { n[0] = 9; Arrays.sort(n); });
+        add("arraycopy Object[]", r, i -> System.arraycopy((i & 4) == 0 ? TWO : OWT, 0, r, i & 3, 2));
+        add("arraycopy int[]", n, i -> System.arraycopy(n, i & 31, n, i * 7 & 31, 4)); add("fill Object[]", r, i -> Arrays.fill(r, TWO[i & 1]));
+        add("fill int[]", n, i -> Arrays.fill(n, i)); add("setAll", n, i -> Arrays.setAll(n, k -> k ^ i));
+        slow("sort int[]", n, i -> { n[i & 63] = i * 0x9e3779b1; Arrays.sort(n); });
         int[] big = new int[3000];
-        add("sort large int[]", big, new Action() {
-            public void run(int i) {
-                big[0] = 1;
-                big[1] = 0;
-                long before = io.towa.graph.Stores.writes;
-                if ((i & 255) == 0) Arrays.sort(big); else Arrays.sort(big, 0, 100);
-                if (io.towa.graph.Stores.writes == before) io.towa.graph.Stores.writes = before - 1;
-            }
+        slow("sort large int[]", big, i -> {
+            big[(i & 0x7fffffff) % 3000] = i * 0x9e3779b1;
+            if ((i & 255) == 0) Arrays.sort(big); else Arrays.sort(big, 0, 100);
         });
         Integer[] boxed = {3, 2, 1, 9, 8};
-        add("sort Object[]", boxed, i -> { boxed[0] = 7; Arrays.sort(boxed); });
+        slow("sort Object[]", boxed, i -> { boxed[i % 5] = i * 31 & 1023; Arrays.sort(boxed); });
         add("Collections.shuffle", boxed, i -> Collections.shuffle(Arrays.asList(boxed)));
-        add("Random.nextBytes", b, i -> new Random(i).nextBytes(b));
-        add("String.getChars", c, i -> "hello".getChars(0, 5, c, 0)); add("getChars utf16", c, i -> "h\u4e00llo".getChars(0, 5, c, 0));
-        add("List.toArray(T[])", r, i -> List.of("x", "y").toArray(r));
+        slow("Random.nextBytes", b, i -> new Random(i).nextBytes(b));
+        add("String.getChars", c, i -> WORDS[i & 1].getChars(0, 5, c, i & 31)); add("getChars utf16", c, i -> ((i & 1) == 0 ? "h\u4e00llo" : "wo\u4e01ld").getChars(0, 5, c, i & 31));
+        add("List.toArray(T[])", r, i -> List.of((Object[]) ((i & 1) == 0 ? TWO : OWT)).toArray(r));
     }
 
     private static void reflection() throws Exception {
         Plain p = new Plain();
         String[] names = {"z", "b", "s", "c", "i", "j", "f", "d", "r", "vi", "vr", "vd"};
         Object[] values = {true, (byte) 1, (short) 1, 'c', 1, 1L, 1f, 1d, "r", 1, "vr", 1d};
+        Object[] others = {false, (byte) 2, (short) 2, 'd', 2, 2L, 2f, 2d, "s", 2, "vs", 2d};
         for (int k = 0; k < names.length; k++) {
             Field f = Plain.class.getDeclaredField(names[k]);
-            Object v = values[k];
+            Object[] v = {values[k], others[k]};
             f.setAccessible(true);
-            add("Field.set " + names[k], p, i -> f.set(p, v));
+            add("Field.set " + names[k], p, i -> f.set(p, v[i & 1]));
             MethodHandle setter = L.unreflectSetter(f);
-            add("MethodHandle setter " + names[k], p, i -> setter.invoke(p, v));
+            add("MethodHandle setter " + names[k], p, i -> setter.invoke(p, v[i & 1]));
             MethodHandle bound = setter.bindTo(p);
-            add("MethodHandle bound " + names[k], p, i -> bound.invoke(v));
+            add("MethodHandle bound " + names[k], p, i -> bound.invoke(v[i & 1]));
         }
+        int[] n = new int[8]; Object[] r = new Object[8]; double[] d = new double[8]; boolean[] z = new boolean[8]; byte[] b = new byte[8];
+        add("Array.setByte", b, i -> Array.setByte(b, i & 7, (byte) (i + 1)));
+        add("Array.setInt", n, i -> Array.setInt(n, i & 7, i + 1)); add("Array.set int", n, i -> Array.set(n, i & 7, i + 1));
+        add("Array.set", r, i -> Array.set(r, i & 7, TWO[i >> 3 & 1])); add("Array.setDouble", d, i -> Array.setDouble(d, i & 7, i + 1));
+        add("Array.setBoolean", z, i -> Array.setBoolean(z, i & 7, (i & 8) == 0));
         Field fi = Plain.class.getDeclaredField("i");
         add("Field.setInt", p, i -> fi.setInt(p, i));
         add("constant MethodHandle", p, i -> { CONSTANT.invokeExact(p, i); });
-        int[] n = new int[4]; byte[] b = new byte[4]; Object[] r = new Object[4]; double[] d = new double[4];
-        add("Array.set", r, i -> Array.set(r, i & 3, "s")); add("Array.set int[]", n, i -> Array.set(n, i & 3, i));
-        add("Array.setInt", n, i -> Array.setInt(n, i & 3, i)); add("Array.setByte", b, i -> Array.setByte(b, i & 3, (byte) i));
-        add("Array.setDouble", d, i -> Array.setDouble(d, i & 3, i));
     }
 
     private static void handles() throws Exception {
@@ -138,16 +150,16 @@ final class Cases {
         add("int setRelease", p, i -> n.setRelease(p, i)); add("int setOpaque", p, i -> n.setOpaque(p, i));
         add("int getAndAdd", p, i -> { int o = (int) n.getAndAddAcquire(p, 1); });
         add("int getAndBitwiseXor", p, i -> { int o = (int) n.getAndBitwiseXorRelease(p, 1); });
-        add("long getAndSet", p, i -> { long o = (long) j.getAndSet(p, 1L); }); add("double getAndAdd", p, i -> { double o = (double) d.getAndAdd(p, 1d); });
+        add("long getAndSet", p, i -> { long o = (long) j.getAndSet(p, (long) i); }); add("double getAndAdd", p, i -> { double o = (double) d.getAndAdd(p, 1d); });
         add("double compareAndSet", p, i -> d.compareAndSet(p, (double) d.get(p), (double) i));
-        add("byte getAndBitwiseOr", p, i -> { byte o = (byte) b.getAndBitwiseOr(p, (byte) 1); });
+        add("byte getAndBitwiseOr", p, i -> { p.vb = 0; byte o = (byte) b.getAndBitwiseOr(p, (byte) i); });
         add("boolean compareAndSet", p, i -> z.compareAndSet(p, (boolean) z.get(p), (i & 1) == 0));
         Object[] a = new Object[4]; long[] ja = new long[4]; byte[] ba = new byte[64];
         VarHandle av = MethodHandles.arrayElementVarHandle(Object[].class), jv = MethodHandles.arrayElementVarHandle(long[].class);
-        add("array VarHandle.setVolatile", a, i -> av.setVolatile(a, i & 3, (Object) "o"));
+        add("array VarHandle.setVolatile", a, i -> av.setVolatile(a, i & 3, TWO[i >> 2 & 1]));
         add("array VarHandle.compareAndSet", ja, i -> jv.compareAndSet(ja, 0, (long) jv.get(ja, 0), (long) i));
         MethodHandle as = MethodHandles.arrayElementSetter(Object[].class), is = MethodHandles.arrayElementSetter(long[].class);
-        add("array setter", a, i -> as.invoke(a, i & 3, (Object) "s")); add("long array setter", ja, i -> is.invoke(ja, i & 3, (long) i));
+        add("array setter", a, i -> as.invoke(a, i & 3, TWO[i >> 2 & 1])); add("long array setter", ja, i -> is.invoke(ja, i & 3, (long) i + 1));
         VarHandle view = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
         VarHandle big = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.BIG_ENDIAN);
         add("byte view long", ba, i -> view.set(ba, 8, (long) i)); add("byte view int, swapped", ba, i -> big.set(ba, 3, i));
@@ -160,14 +172,18 @@ final class Cases {
         add("AtomicInteger.lazySet", ai, i -> ai.lazySet(i)); add("AtomicInteger.updateAndGet", ai, i -> ai.updateAndGet(x -> x + 1));
         add("AtomicLong.addAndGet", al, i -> al.addAndGet(3)); add("AtomicLong.getAndSet", al, i -> al.getAndSet(i));
         add("AtomicBoolean.compareAndSet", ab, i -> ab.compareAndSet(ab.get(), (i & 1) == 0));
-        add("AtomicReference.set", ar, i -> ar.set("x")); add("AtomicReference.compareAndSet", ar, i -> ar.compareAndSet(ar.get(), TWO[i & 1]));
+        add("AtomicReference.set", ar, i -> ar.set(TWO[i & 1])); add("AtomicReference.compareAndSet", ar, i -> ar.compareAndSet(ar.get(), TWO[i & 1]));
         add("AtomicReference.getAndSet", ar, i -> ar.getAndSet(TWO[i & 1])); add("LongAdder.add", la, i -> la.add(3));
         add("AtomicIntegerArray", get(AtomicIntegerArray.class, "array", aia), i -> aia.incrementAndGet(i & 3));
+        AtomicReferenceArray<Object> ara = new AtomicReferenceArray<>(4); AtomicStampedReference<Object> asr = new AtomicStampedReference<>("a", 0);
+        add("AtomicReferenceArray", get(AtomicReferenceArray.class, "array", ara), i -> ara.set(i & 3, TWO[i >> 2 & 1]));
+        slow("AtomicStampedReference", asr, i -> asr.set(TWO[i & 1], i)); LongAccumulator max = new LongAccumulator(Cases::later, 0);
+        REFUSED.add(new Refused("LongAccumulator", max, "holds a lambda"));
         Plain p = new Plain();
         var ru = AtomicReferenceFieldUpdater.newUpdater(Plain.class, Object.class, "vr");
         var iu = AtomicIntegerFieldUpdater.newUpdater(Plain.class, "vi");
         var ju = AtomicLongFieldUpdater.newUpdater(Plain.class, "vj");
-        add("AtomicReferenceFieldUpdater", p, i -> ru.set(p, "q")); add("AtomicIntegerFieldUpdater", p, i -> iu.incrementAndGet(p));
+        add("AtomicReferenceFieldUpdater", p, i -> ru.set(p, TWO[i & 1])); add("AtomicIntegerFieldUpdater", p, i -> iu.incrementAndGet(p));
         add("AtomicLongFieldUpdater", p, i -> ju.getAndAdd(p, 2));
         Random rnd = new Random(1);
         add("Random.nextInt (seed)", get(Random.class, "seed", rnd), i -> rnd.nextInt());
@@ -175,82 +191,104 @@ final class Cases {
 
     private static void buffers() {
         byte[] b = new byte[64]; int[] n = new int[16];
+        REFUSED.add(new Refused("ByteBuffer", ByteBuffer.allocate(8), "its address may be native; its array is data"));
+        REFUSED.add(new Refused("MemorySegment", MemorySegment.ofArray(n), "belongs to a scope; its array is data"));
         ByteBuffer bb = ByteBuffer.wrap(b);
-        add("ByteBuffer.putLong", b, i -> bb.putLong(0, i)); add("ByteBuffer.put", b, i -> bb.put(i & 31, (byte) i));
-        add("ByteBuffer.put bulk", b, i -> { bb.clear(); bb.put(new byte[8]); }); add("asIntBuffer", b, i -> bb.asIntBuffer().put(1, i));
+        add("ByteBuffer.putLong", b, i -> bb.putLong(0, i)); add("ByteBuffer.put", b, i -> bb.put(i & 31, (byte) (i + 1)));
+        add("ByteBuffer.put bulk", b, i -> { bb.clear(); bb.put(new byte[] {1, 2, (byte) i, 4}); }); add("asIntBuffer", b, i -> bb.asIntBuffer().put(1, i));
         add("direct to heap", b, new Action() {
             final ByteBuffer direct = ByteBuffer.allocateDirect(8);
-            public void run(int i) { direct.clear(); direct.get(b, 0, 8); }
+            public void run(int i) { direct.clear(); direct.put(3, (byte) i); direct.get(b, 0, 8); }
         });
         add("MemorySegment.set", b, i -> MemorySegment.ofArray(b).set(ValueLayout.JAVA_BYTE, 0, (byte) i));
         add("MemorySegment long", b, i -> MemorySegment.ofArray(b).set(ValueLayout.JAVA_LONG_UNALIGNED, 3, i));
         add("MemorySegment.fill", n, i -> MemorySegment.ofArray(n).fill((byte) i));
-        add("MemorySegment.copy", n, i -> MemorySegment.copy(MemorySegment.ofArray(new int[4]), 0, MemorySegment.ofArray(n), 0, 16));
+        add("MemorySegment.copy", n, i -> MemorySegment.copy(MemorySegment.ofArray(new int[] {i, 1, i, 3}), 0, MemorySegment.ofArray(n), 0, 16));
         add("MemorySegment.asByteBuffer", b, i -> MemorySegment.ofArray(b).asByteBuffer().putInt(0, i));
     }
 
     private static void natives() throws Exception {
-        byte[] b = new byte[64], zip = new byte[50], src = {1, 2, 3};
-        FileInputStream zero = new FileInputStream("/dev/zero");
-        RandomAccessFile raf = new RandomAccessFile("/dev/zero", "r");
-        add("FileInputStream.read", b, i -> zero.read(b, 4, 8)); add("RandomAccessFile.read", b, i -> raf.read(b));
-        add("ByteArrayInputStream.read", b, i -> new ByteArrayInputStream(src).read(b));
+        byte[] b = new byte[64], src = {1, 2, 3};
+        FileInputStream random = new FileInputStream("/dev/urandom");
+        RandomAccessFile raf = new RandomAccessFile("/dev/urandom", "r");
+        add("FileInputStream.read", b, i -> random.read(b, 4, 8)); add("RandomAccessFile.read", b, i -> raf.read(b));
+        add("ByteArrayInputStream.read", b, i -> { src[1] = (byte) i; new ByteArrayInputStream(src).read(b); });
+        REFUSED.add(new Refused("FileInputStream", random, "stands for an open file"));
+        REFUSED.add(new Refused("Inflater", new Inflater(), "holds native memory"));
+        REFUSED.add(new Refused("Thread", Thread.currentThread(), "runs"));
+        REFUSED.add(new Refused("lambda", (Runnable) () -> { }, "its class has no name of its own"));
         Deflater def = new Deflater();
-        int n;
-        def.setInput(src); def.finish(); n = def.deflate(zip);
+        byte[][] zip = {new byte[50], new byte[50]};
+        int[] n = new int[2];
+        for (int k = 0; k < 2; k++) {
+            def.reset(); def.setInput(WORDS[k].getBytes()); def.finish(); n[k] = def.deflate(zip[k]);
+        }
         Inflater inf = new Inflater();
-        add("Inflater.inflate", b, i -> { inf.reset(); inf.setInput(zip, 0, n); inf.inflate(b); });
-        add("Deflater.deflate", b, i -> { def.reset(); def.setInput(src); def.finish(); def.deflate(b); });
-        byte[] text = "hello world, hello world!".getBytes(), coded = Base64.getEncoder().encode(text);
-        add("Base64 encode", b, i -> Base64.getEncoder().encode(text, b)); add("Base64 decode", b, i -> Base64.getDecoder().decode(coded, b));
+        slow("Inflater.inflate", b, i -> { inf.reset(); inf.setInput(zip[i & 1], 0, n[i & 1]); inf.inflate(b); });
+        slow("Deflater.deflate", b, i -> { def.reset(); src[1] = (byte) i; def.setInput(src); def.finish(); def.deflate(b); });
+        byte[] text = "hello world, hello world!".getBytes(), coded = Base64.getEncoder().encode(text), upper = Base64.getEncoder().encode("HELLO WORLD, HELLO WORLD!".getBytes());
+        add("Base64 encode", b, i -> { text[2] = (byte) i; Base64.getEncoder().encode(text, b); }); add("Base64 decode", b, i -> Base64.getDecoder().decode((i & 1) == 0 ? coded : upper, b));
     }
 
     private static void strings() throws Exception {
         byte[] b = new byte[64]; char[] c = new char[64];
         var latin = java.nio.charset.StandardCharsets.ISO_8859_1.newEncoder();
         var utf8 = java.nio.charset.StandardCharsets.UTF_8.newEncoder(); var dec = java.nio.charset.StandardCharsets.UTF_8.newDecoder();
-        add("ISO_8859_1 encoder", b, i -> latin.encode(java.nio.CharBuffer.wrap("abcdefghij"), ByteBuffer.wrap(b), true));
-        add("UTF_8 encoder", b, i -> utf8.encode(java.nio.CharBuffer.wrap("abcdefghij".toCharArray()), ByteBuffer.wrap(b), true));
-        add("UTF_8 decoder", c, i -> dec.decode(ByteBuffer.wrap(new byte[] {65, 66, 67}), java.nio.CharBuffer.wrap(c), true));
+        add("ISO_8859_1 encoder", b, i -> latin.encode(java.nio.CharBuffer.wrap((i & 1) == 0 ? "abcdefghij" : "bcdefghijk"), ByteBuffer.wrap(b), true));
+        add("UTF_8 encoder", b, i -> utf8.encode(java.nio.CharBuffer.wrap(((i & 1) == 0 ? "abcdefghij" : "bcdefghijk").toCharArray()), ByteBuffer.wrap(b), true));
+        add("UTF_8 decoder", c, i -> dec.decode(ByteBuffer.wrap(new byte[] {65, (byte) (i & 63), 67}), java.nio.CharBuffer.wrap(c), true));
         StringBuilder sb = new StringBuilder(64), wide = new StringBuilder(64).append('\u4e00');
-        add("StringBuilder.append(String) value", value(sb), i -> { sb.setLength(0); sb.append("hello"); });
-        add("StringBuilder.append(int) value", value(sb), i -> { sb.setLength(0); sb.append(12345); });
-        add("StringBuilder.setCharAt", value(sb), i -> { sb.setLength(5); sb.setCharAt(2, 'x'); });
-        add("StringBuilder.append count", sb, i -> { sb.setLength(0); sb.append('c'); });
-        add("StringBuilder utf16 append", value(wide), i -> { wide.setLength(1); wide.append("hello"); });
-        add("StringBuilder utf16 char", value(wide), i -> { wide.setLength(1); wide.append('\u4e01'); });
-        add("StringBuilder.reverse", value(wide), i -> { wide.setLength(4); wide.reverse(); });
+        add("StringBuilder.append(String) value", value(sb), i -> { sb.setLength(0); sb.append(WORDS[i & 1]); });
+        add("StringBuilder.append(int) value", value(sb), i -> { sb.setLength(0); sb.append(i); });
+        add("StringBuilder.setCharAt", value(sb), i -> { sb.setLength(5); sb.setCharAt(2, (char) ('a' + (i & 15))); });
+        add("StringBuilder.append count", sb, i -> { if (sb.length() > 40) sb.setLength(0); sb.append('c'); });
+        slow("StringBuilder utf16 append", value(wide), i -> { wide.setLength(1); wide.append(WORDS[i & 1]); });
+        slow("StringBuilder utf16 char", value(wide), i -> { wide.setLength(1); wide.append((char) (0x4e00 + (i & 255))); });
+        slow("StringBuilder.reverse", value(wide), i -> { wide.setLength(4); wide.setCharAt(1, (char) i); wide.reverse(); });
         StringBuffer buf = new StringBuffer();
-        add("StringBuffer.append", buf, i -> { buf.setLength(0); buf.append("abc"); });
+        add("StringBuffer.append", buf, i -> { if (buf.length() > 9) buf.setLength(0); buf.append("abc"); });
     }
 
     private static void collections() throws Exception {
         HashMap<Integer, Object> hm = new HashMap<>(); TreeMap<Integer, Object> tm = new TreeMap<>(); ArrayDeque<Object> dq = new ArrayDeque<>(16);
-        add("HashMap.put, remove", hm, i -> { hm.put(i, i); hm.remove(i); });
+        slow("HashMap.put, remove", hm, i -> { hm.put(i & 63, i); if ((i & 3) == 0) hm.remove(i + 9 & 63); });
         HashMap<Integer, Object> full = new HashMap<>(64);
         full.put(1, 2);
-        add("HashMap table", get(HashMap.class, "table", full), i -> { full.put(5, i); full.remove(5); });
-        add("TreeMap.put", tm, i -> { tm.put(i, i); tm.remove(i); }); add("ArrayDeque", dq, i -> { dq.addLast(i); dq.pollFirst(); });
+        slow("HashMap table", get(HashMap.class, "table", full), i -> { if ((i & 1) == 0) full.put(5, i); else full.remove(5); });
+        slow("TreeMap.put", tm, i -> { tm.put(i & 63, i); if ((i & 3) == 0) tm.remove(i + 9 & 63); }); slow("ArrayDeque", dq, i -> { dq.addLast(i); if (dq.size() > 9) dq.pollFirst(); });
         LinkedHashMap<Object, Object> lru = new LinkedHashMap<>(16, .75f, true);
         lru.put(1, 1); lru.put(2, 2);
         add("LinkedHashMap.get in access order", lru, i -> lru.get(1 + (i & 1)));
         ConcurrentHashMap<Integer, Integer> ch = new ConcurrentHashMap<>(64);
         ch.put(1, 1);
-        add("ConcurrentHashMap table", get(ConcurrentHashMap.class, "table", ch), i -> { ch.put(7, i); ch.remove(7); });
-        add("ConcurrentHashMap size", ch, i -> { ch.put(7, i); ch.remove(7); });
+        slow("ConcurrentHashMap table", get(ConcurrentHashMap.class, "table", ch), i -> { if ((i & 1) == 0) ch.put(7, i); else ch.remove(7); });
+        slow("ConcurrentHashMap size", ch, i -> { if ((i & 1) == 0) ch.put(7, i); else ch.remove(7); });
         ConcurrentLinkedQueue<Object> q = new ConcurrentLinkedQueue<>();
-        add("ConcurrentLinkedQueue", q, i -> { for (int k = 0; k < 4; k++) q.add(k); q.clear(); });
+        slow("ConcurrentLinkedQueue", q, i -> { for (int k = 0; k < 4; k++) q.add(k); q.clear(); });
         ArrayList<Object> list = new ArrayList<>(64); BitSet bits = new BitSet(64); PriorityQueue<Integer> pq = new PriorityQueue<>();
-        add("ArrayList", list, i -> { list.add(i); list.remove(0); }); add("BitSet", get(BitSet.class, "words", bits), i -> bits.flip(i & 31));
-        add("PriorityQueue", pq, i -> { pq.add(i); pq.poll(); });
+        slow("ArrayList", list, i -> { list.add(i); if (list.size() > 9) list.remove(0); }); add("BitSet", get(BitSet.class, "words", bits), i -> bits.flip(i & 31));
+        slow("PriorityQueue", pq, i -> { pq.add(i); if (pq.size() > 9) pq.poll(); });
+        LinkedList<Object> ll = new LinkedList<>(); Vector<Object> ve = new Vector<>(); Hashtable<Integer, Object> ht = new Hashtable<>();
+        slow("LinkedList", ll, i -> { ll.addFirst(i); if (ll.size() > 9) ll.removeLast(); });
+        slow("Vector", ve, i -> { ve.add(i); if (ve.size() > 9) ve.remove(3); });
+        slow("Hashtable", ht, i -> { ht.put(i & 63, i); if ((i & 3) == 0) ht.remove(i + 9 & 63); });
+        IdentityHashMap<Object, Object> id = new IdentityHashMap<>(); EnumMap<TimeUnit, Object> em = new EnumMap<>(TimeUnit.class);
+        id.put("k", 0); em.put(TimeUnit.DAYS, 0);
+        slow("IdentityHashMap", get(IdentityHashMap.class, "table", id), i -> id.put("k", i));
+        slow("EnumMap", get(EnumMap.class, "vals", em), i -> em.put(TimeUnit.DAYS, i));
+        slow("List.set", get(ArrayList.class, "elementData", list), i -> { if (list.isEmpty()) list.add(0); list.set(0, i); });
+        ArrayBlockingQueue<Object> abq = new ArrayBlockingQueue<>(16); LinkedBlockingQueue<Object> lbq = new LinkedBlockingQueue<>();
+        slow("ArrayBlockingQueue", get(ArrayBlockingQueue.class, "items", abq), i -> { abq.add(i); if (abq.size() > 9) abq.poll(); });
+        slow("LinkedBlockingQueue", lbq, i -> { lbq.add(i); if (lbq.size() > 9) lbq.poll(); });
         CopyOnWriteArrayList<Object> cow = new CopyOnWriteArrayList<>();
-        add("CopyOnWriteArrayList", cow, i -> { cow.add(i); cow.clear(); });
+        slow("CopyOnWriteArrayList", cow, i -> { cow.add(i); if (cow.size() > 5) cow.clear(); });
         ConcurrentSkipListMap<Integer, Object> sk = new ConcurrentSkipListMap<>();
         sk.put(1, 1);
         Object head = get(ConcurrentSkipListMap.class, "head", sk);
-        add("ConcurrentSkipListMap", get(head.getClass(), "node", head), i -> { sk.remove(1); sk.put(1, i); });
+        slow("ConcurrentSkipListMap", get(head.getClass(), "node", head), i -> { if ((i & 1) == 0) sk.remove(1); else sk.put(1, i); });
     }
 
+    @SuppressWarnings({"removal", "deprecation"})
     private static void unsafe() throws Exception {
         Field f = sun.misc.Unsafe.class.getDeclaredField("theUnsafe");
         f.setAccessible(true);
@@ -261,8 +299,15 @@ final class Cases {
         add("sun.misc.Unsafe.compareAndSwapInt", a, i -> u.compareAndSwapInt(a, off, u.getInt(a, off), i));
         add("sun.misc.Unsafe.getAndAddInt", a, i -> u.getAndAddInt(a, off, 1));
         byte[] b = new byte[64];
-        add("sun.misc.Unsafe.copyMemory", b, i -> u.copyMemory(new byte[8], 16, b, 16, 8));
-        add("sun.misc.Unsafe.setMemory", b, i -> u.setMemory(b, 16, 8, (byte) i));
+        long base = u.arrayBaseOffset(byte[].class);
+        Plain p = new Plain();
+        long ref = u.objectFieldOffset(Plain.class.getDeclaredField("r"));
+        add("sun.misc.Unsafe.putObject", p, i -> u.putObject(p, ref, TWO[i & 1]));
+        add("sun.misc.Unsafe.putOrderedObject", p, i -> u.putOrderedObject(p, ref, TWO[i & 1]));
+        add("sun.misc.Unsafe.getAndSetObject", p, i -> u.getAndSetObject(p, ref, TWO[i & 1]));
+        add("sun.misc.Unsafe.compareAndSwapObject", p, i -> u.compareAndSwapObject(p, ref, p.r, TWO[i & 1]));
+        add("sun.misc.Unsafe.copyMemory", b, i -> u.copyMemory(new byte[] {1, 2, (byte) i, 4, 5, 6, 7, 8}, base, b, base, 8));
+        add("sun.misc.Unsafe.setMemory", b, i -> u.setMemory(b, base, 8, (byte) i));
     }
 
     static Object get(Class<?> c, String field, Object o) throws Exception {

@@ -2,16 +2,17 @@ package towa.weave;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.towa.NotDurableException;
+import io.towa.Towa;
 import io.towa.agent.Agent;
-import io.towa.agent.Groups;
 import io.towa.agent.Weaver;
 import io.towa.barrier.WhiteGate;
-import io.towa.graph.Replicas;
-import io.towa.graph.Stores;
 import java.lang.invoke.MethodHandles;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.objectweb.asm.ClassWriter;
 import org.objectweb.asm.Label;
@@ -27,6 +28,11 @@ class ClassFilesTest implements Opcodes {
     private static final class Loader extends ClassLoader {
         Loader() { super(ClassFilesTest.class.getClassLoader()); }
         Class<?> define(String name, byte[] b) { return defineClass(name.replace('/', '.'), b, 0, b.length); }
+    }
+
+    @BeforeAll
+    static void open() throws Exception {
+        Fixture.open();
     }
 
     private static ClassWriter start(int version, String name) {
@@ -87,14 +93,14 @@ class ClassFilesTest implements Opcodes {
             Class<?> c = new Loader().define(name, withSubroutine(version, name));
             assertFalse(Weaver.isUnwoven(c), name);
             Setter s = (Setter) c.getDeclaredConstructor().newInstance();
-            Groups.ensureFlipped(c);
-            Replicas.set(s);
-            Stores.reset();
-            for (int i = 0; i < 20_000; i++) s.set(i);
-            // Per call three plain stores, and two volatile ones that mirror.
-            assertEquals(20_000L * 5, Stores.writes, name);
-            assertEquals(Stores.locks, Stores.unlocks);
-            Replicas.set();
+            Fixture.hold(s);
+            long before = Towa.metrics().stores();
+            for (int i = 0; i < 20_000; i++) {
+                s.set(i);
+                Fixture.same(s, name);
+            }
+            // Per call three plain stores, and two volatile ones.
+            assertEquals(20_000L * 5, Towa.metrics().stores() - before, name);
         }
     }
 
@@ -117,6 +123,7 @@ class ClassFilesTest implements Opcodes {
         s.set(3);
         assertEquals(3, c.getField("x").getInt(s));
         assertTrue(Weaver.isUnwoven(c), "its instances must be refused");
+        assertThrows(NotDurableException.class, () -> Fixture.hold(s));
         boolean named = false;
         for (Agent.Failure f : Agent.failures()) named |= f.className.equals(name);
         assertTrue(named);
@@ -151,24 +158,29 @@ class ClassFilesTest implements Opcodes {
         assertTrue(Weaver.isUnwoven(c));
     }
 
+    public static class Target { public int x; }
+    public static final Target TARGET = new Target();
+
     @Test
     void hiddenClassesAreWoven() throws Exception {
-        String name = "towa/weave/HiddenOne";
+        String name = "towa/weave/HiddenOne", target = "towa/weave/ClassFilesTest$Target";
         ClassWriter cw = start(V1_6, name);
         MethodVisitor mv = cw.visitMethod(ACC_PUBLIC, "set", "(I)V", null, null);
         mv.visitCode();
-        put(mv, name);
+        mv.visitFieldInsn(GETSTATIC, "towa/weave/ClassFilesTest", "TARGET", 'L' + target + ';');
+        mv.visitVarInsn(ILOAD, 1);
+        mv.visitFieldInsn(PUTFIELD, target, "x", "I");
         mv.visitInsn(RETURN);
         end(mv);
         Class<?> c = MethodHandles.lookup().defineHiddenClass(cw.toByteArray(), true).lookupClass();
         Setter s = (Setter) c.getDeclaredConstructor().newInstance();
-        Groups.ensureFlipped(c);
-        Replicas.set(s);
-        Stores.reset();
-        for (int i = 0; i < 100; i++) s.set(i);
-        assertEquals(100, Stores.writes);
-        Replicas.set();
+        Fixture.hold(TARGET);
+        for (int i = 0; i < 20_000; i++) {
+            s.set(i);
+            Fixture.same(TARGET, "hidden class");
+        }
         assertTrue(Weaver.isUnwoven(c), "a hidden class cannot be named in a file");
+        assertThrows(NotDurableException.class, () -> Fixture.hold(s));
     }
 
     @Test

@@ -51,7 +51,11 @@ public final class Agent {
 
     /** Entry from -javaagent:towa.jar[=options]. */
     public static void premain(String options, Instrumentation inst) throws Exception {
-        parse(options);
+        String unknown = parse(options);
+        if (unknown != null) {
+            System.err.println("towa: unknown agent option \"" + unknown + "\"; there are: roots=annotated (the default), roots=all");
+            System.exit(1);
+        }
         export(inst);
         platform = ClassLoader.getPlatformClassLoader();
         system = ClassLoader.getSystemClassLoader();
@@ -61,19 +65,18 @@ public final class Agent {
         inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null));
     }
 
-    private static void parse(String options) {
-        if (options == null) return;
+    /** The first option that there is not; null: none. */
+    private static String parse(String options) {
+        if (options == null) return null;
         for (int from = 0; from < options.length(); ) {
             int end = options.indexOf(',', from);
             if (end < 0) end = options.length();
             String o = options.substring(from, end).trim();
             if (o.equals("roots=all")) allRoots = true;
-            else if (!o.equals("roots=annotated") && o.length() != 0) {
-                throw new IllegalArgumentException("towa: unknown agent option \"" + o
-                    + "\"; there are: roots=annotated (default), roots=all");
-            }
+            else if (!o.equals("roots=annotated") && o.length() != 0) return o;
             from = end + 1;
         }
+        return null;
     }
 
     private static void export(Instrumentation inst) {
@@ -81,7 +84,7 @@ public final class Agent {
         HashSet<Module> us = new HashSet<Module>();
         us.add(Agent.class.getModule());
         HashMap<String, Set<Module>> exports = new HashMap<String, Set<Module>>();
-        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation"};
+        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation", "jdk.internal.reflect"};
         for (int i = 0; i < packages.length; i++) exports.put(packages[i], us);
         inst.redefineModule(base, new HashSet<Module>(), exports, new HashMap<String, Set<Module>>(), new HashSet<Class<?>>(),
             new HashMap<Class<?>, java.util.List<Class<?>>>());

@@ -21,6 +21,7 @@ final class Calls {
     }
 
     private static final String UNSAFE = "jdk/internal/misc/Unsafe";
+    private static final String ACCESSOR = "jdk/internal/reflect/FieldAccessor";
     private static final String[] FLAVOURS = {"Plain", "Acquire", "Release"};
 
     /** owner, name, then array:from:count[-minus] or array alone (the whole array), comma separated; any descriptor. */
@@ -84,6 +85,7 @@ final class Calls {
         OWNERS.put(UNSAFE, "");
         OWNERS.put("java/lang/System", "");
         OWNERS.put("java/lang/reflect/Array", "");
+        OWNERS.put(ACCESSOR, "");
         OWNERS.put("jdk/internal/access/JavaLangAccess", "");
     }
 
@@ -101,6 +103,8 @@ final class Calls {
             return name.equals("arraycopy") ? redirect("Redirects", name, desc) : null;
         }
         if (owner.equals("java/lang/reflect/Array")) return name.startsWith("set") ? redirect("Redirects", name, desc) : null;
+        // Field.set would show a refused store as an InternalError.
+        if (owner.equals(ACCESSOR)) return name.equals("set") ? redirect("Redirects", "setField", "(L" + owner + ';' + desc.substring(1)) : null;
         if (owner.equals("jdk/internal/access/JavaLangAccess")) {
             boolean hidden = name.equals("defineClass") && desc.startsWith("(Ljava/lang/ClassLoader;Ljava/lang/Class;");
             return hidden ? redirect("Redirects", name, "(L" + owner + ';' + desc.substring(1)) : null;

@@ -1,10 +1,12 @@
 package io.towa.barrier;
 
+import io.towa.TowaException;
 import io.towa.agent.HiddenClasses;
 import io.towa.graph.Stores;
 import java.lang.reflect.Array;
 import java.security.ProtectionDomain;
 import jdk.internal.access.JavaLangAccess;
+import jdk.internal.reflect.FieldAccessor;
 import jdk.internal.vm.annotation.ForceInline;
 import jdk.internal.vm.annotation.Hidden;
 
@@ -78,6 +80,17 @@ public final class Redirects {
     @Hidden public static void setLong(Object a, int i, long v) { Array.setLong(a, i, v); element(a, i); }
     @Hidden public static void setFloat(Object a, int i, float v) { Array.setFloat(a, i, v); element(a, i); }
     @Hidden public static void setDouble(Object a, int i, double v) { Array.setDouble(a, i, v); element(a, i); }
+
+    /** Accessors wrap what they did not expect; what Towa throws reaches the caller of Field.set as it is. */
+    @Hidden
+    public static void setField(FieldAccessor accessor, Object o, Object v) throws IllegalAccessException {
+        try {
+            accessor.set(o, v);
+        } catch (InternalError e) {
+            if (e.getCause() instanceof TowaException) throw (TowaException) e.getCause();
+            throw e;
+        }
+    }
 
     /** Hidden classes (lambda forms among them) pass no transformer: their bytes are woven here. */
     @Hidden

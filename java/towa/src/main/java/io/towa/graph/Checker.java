@@ -14,19 +14,26 @@ public final class Checker {
     private static final int MOST = 100;
 
     private final List<String> found = new ArrayList<>();
-    private final IdentityHashMap<Object, Boolean> seen = new IdentityHashMap<>();
-    private final ArrayDeque<Object> left = new ArrayDeque<>();
+    /** Null if referents are not to be visited. */
+    private final IdentityHashMap<Object, Boolean> seen;
+    private final ArrayDeque<Object> left;
 
-    private Checker() {}
+    private Checker(boolean all) {
+        seen = all ? new IdentityHashMap<>() : null;
+        left = all ? new ArrayDeque<>() : null;
+    }
 
     /** What differs, at most 100 lines. */
     public static List<String> check() {
         Gate.shut();
         try {
-            Checker c = new Checker();
+            Checker c = new Checker(true);
             Roots.Root[] roots = Roots.all();
             for (int i = 0; i < roots.length; i++) {
-                c.reference(roots[i].value(), Nvm.getLong(roots[i].record.value()), roots[i].name());
+                String bad = c.reference(roots[i].value(), Nvm.getLong(roots[i].record.value()));
+                if (bad != null) {
+                    c.found.add(roots[i].name() + bad);
+                }
             }
             while (!c.left.isEmpty() && c.found.size() < MOST) {
                 c.object(c.left.poll());
@@ -37,62 +44,93 @@ public final class Checker {
         }
     }
 
-    private void reference(Object v, long position, String where) {
+    private String reference(Object v, long position) {
         if (v == null) {
-            if (position != 0) {
-                found.add(where + " is null, its replica refers to " + position);
-            }
-            return;
+            return position == 0 ? null : " is null, its replica refers to " + position;
         }
         long word = Replicas.find(v);
-        if (word == 0 && position == 0 && DurableGraph.skipping()) {
-            return;
-        }
         if (word == 0) {
-            found.add(where + " refers to a " + v.getClass().getName() + " that is not durable");
-        } else if ((word & Replicas.GREY) != 0) {
-            found.add(where + " refers to a " + v.getClass().getName() + " that is still grey");
-        } else if (Replicas.position(word) != position) {
-            found.add(where + " refers to the object at " + Replicas.position(word) + ", its replica to " + position);
-        } else if (seen.put(v, Boolean.TRUE) == null) {
+            return position == 0 && DurableGraph.skipping() ? null : " refers to a " + v.getClass().getName() + " that is not durable";
+        }
+        if ((word & Replicas.GREY) != 0) {
+            return " refers to a " + v.getClass().getName() + " that is still grey";
+        }
+        if (Replicas.position(word) != position) {
+            return " refers to the object at " + Replicas.position(word) + ", its replica to " + position;
+        }
+        if (seen != null && seen.put(v, Boolean.TRUE) == null) {
             left.add(v);
+        }
+        return null;
+    }
+
+    /**
+     * Compares one durable object, not its referents, with its replica; nobody may store to it meanwhile.
+     *
+     * @return null if they agree
+     */
+    public static String difference(Object o) {
+        int gate = Gate.enter();
+        try {
+            if (!Replicas.durable(o)) {
+                return o.getClass().getName() + " is not durable";
+            }
+            Checker c = new Checker(false);
+            c.object(o);
+            return c.found.isEmpty() ? null : c.found.get(0);
+        } finally {
+            Gate.exit(gate);
         }
     }
 
     private void object(Object o) {
         long at = Replicas.position(Replicas.find(o));
         ClassInfo c = DurableGraph.constantOrSelf(o, ClassInfos.of(o));
-        String name = o.getClass().getName() + " at " + at;
         if (Nvm.getInt(at + Layout.CLASS_INDEX) != c.index) {
-            found.add(name + ": class " + Nvm.getInt(at + Layout.CLASS_INDEX) + " instead of " + c.index);
+            found.add(name(o, at) + ": class " + Nvm.getInt(at + Layout.CLASS_INDEX) + " instead of " + c.index);
             return;
         }
-        // A sentinel of the JDK has in each process the hash that it has.
-        if (c.form != Layout.FORM_NAMED && Nvm.getInt(at + Layout.HASH) != System.identityHashCode(o)) {
-            found.add(name + ": identity hash");
+        if (Nvm.getInt(at + Layout.HASH) != System.identityHashCode(o)) {
+            found.add(name(o, at) + ": identity hash");
         }
         if (c.form == Layout.FORM_OBJECT) {
             for (int f = 0; f < c.types.length; f++) {
-                value(o, c.dram[f], at + c.nvm[f], c.types[f], name + "." + c.fields[f].getName());
+                String bad = value(o, c.dram[f], at + c.nvm[f], c.types[f]);
+                if (bad != null) {
+                    found.add(name(o, at) + "." + c.fields[f].getName() + bad);
+                }
             }
         } else if (c.form == Layout.FORM_ARRAY) {
-            int n = java.lang.reflect.Array.getLength(o);
-            if (Nvm.getInt(at + Layout.LENGTH) != n) {
-                found.add(name + ": length " + Nvm.getInt(at + Layout.LENGTH) + " instead of " + n);
-                return;
-            }
-            int bytes = ClassInfo.bytes(c.element);
-            for (int i = 0; i < n && found.size() < MOST; i++) {
-                value(o, c.elementAt(i), at + Layout.DATA + (long) i * bytes, c.element, name + "[" + i + "]");
+            elements(o, at, c);
+        }
+    }
+
+    private void elements(Object o, long at, ClassInfo c) {
+        int n = java.lang.reflect.Array.getLength(o);
+        if (Nvm.getInt(at + Layout.LENGTH) != n) {
+            found.add(name(o, at) + ": length " + Nvm.getInt(at + Layout.LENGTH) + " instead of " + n);
+            return;
+        }
+        int bytes = ClassInfo.bytes(c.element);
+        for (int i = 0; i < n && found.size() < MOST; i++) {
+            String bad = value(o, c.elementAt(i), at + Layout.DATA + (long) i * bytes, c.element);
+            if (bad != null) {
+                found.add(name(o, at) + "[" + i + "]" + bad);
             }
         }
     }
 
-    private void value(Object o, long dram, long at, char type, String where) {
+    private static String name(Object o, long at) {
+        return o.getClass().getName() + " at " + at;
+    }
+
+    /** What is wrong with one field or element; null: nothing. */
+    private String value(Object o, long dram, long at, char type) {
         if (type == ClassInfo.REFERENCE) {
-            reference(U.getReference(o, dram), Nvm.getLong(at), where);
-        } else if (Slots.bits(o, dram, type) != Nvm.getBits(at, ClassInfo.bytes(type))) {
-            found.add(where + " is " + Slots.bits(o, dram, type) + ", in the replica " + Nvm.getBits(at, ClassInfo.bytes(type)));
+            return reference(U.getReference(o, dram), Nvm.getLong(at));
         }
+        long now = Slots.bits(o, dram, type);
+        long kept = Nvm.getBits(at, ClassInfo.bytes(type));
+        return now == kept ? null : " is " + now + ", in the replica " + kept;
     }
 }

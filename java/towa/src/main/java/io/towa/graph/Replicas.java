@@ -91,7 +91,8 @@ public final class Replicas {
         private final Table table;
 
         Loading(long entries) {
-            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(2 * entries + 1) << 1)));
+            // Two thirds full at most, as an insertion leaves it.
+            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(entries + entries / 2 + 1) << 1)));
         }
 
         /** Enters {@code o}, whose spread hash is {@code spread}; false if it was in. */
@@ -194,7 +195,7 @@ public final class Replicas {
         int shard = h >>> 26;
         synchronized (lock(all, shard)) {
             Table t = all[shard];
-            if (2 * (t.filled + 1) > t.keys.length) {
+            if (3L * (t.filled + 1) > 2L * t.keys.length) {
                 t = grow(t);
                 U.putReferenceRelease(all, REFS + ((long) shard << REF_SHIFT), t);
             }

@@ -1,0 +1,71 @@
+package towa.weave;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.towa.Towa;
+import io.towa.TowaOptions;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+/** The options after -javaagent:towa.jar=, each in a machine of its own. */
+class AgentOptionsTest {
+    /** A program in which nothing is annotated. */
+    static final class Program {
+        static List<String> names = new ArrayList<>();
+        static final List<String> FINAL = new ArrayList<>();
+        static Thread runs = Thread.currentThread();
+
+        public static void main(String[] args) throws Exception {
+            names.add("before");
+            Towa.open(Path.of(args[0]), TowaOptions.DEFAULT.withCapacity(64 << 20).skippingNotDurable());
+            System.out.println("names " + names + " final " + FINAL);
+            names.add("after");
+            FINAL.add("kept");
+            System.out.println("durable " + Towa.isDurable(names) + " " + Towa.isDurable(FINAL) + " " + Towa.isDurable(runs)
+                + " differences " + Towa.verify());
+            Towa.close();
+        }
+    }
+
+    private static String run(int[] status, String options, String... args) throws Exception {
+        String agent = null;
+        for (String a : ManagementFactory.getRuntimeMXBean().getInputArguments()) if (a.startsWith("-javaagent:") && a.contains("towa.jar")) agent = a;
+        List<String> line = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java", agent + options, "-Xmx256m", "-cp",
+            System.getProperty("java.class.path"), Program.class.getName()));
+        line.addAll(List.of(args));
+        Process p = new ProcessBuilder(line).redirectErrorStream(true).start();
+        String out = new String(p.getInputStream().readAllBytes());
+        assertTrue(p.waitFor(60, TimeUnit.SECONDS));
+        status[0] = p.exitValue();
+        return out;
+    }
+
+    @Test
+    void everyStaticFieldIsARoot() throws Exception {
+        String file = Fixture.file("roots").toString();
+        int[] status = new int[1];
+        String first = run(status, "=roots=all", file);
+        assertEquals(0, status[0], first);
+        assertTrue(first.contains("names [before] final []"), first);
+        assertTrue(first.contains("durable true true false differences []"), first);
+        String second = run(status, "=roots=all", file);
+        assertEquals(0, status[0], second);
+        assertTrue(second.contains("names [before, after]"), second);
+        Path.of(file).toFile().delete();
+    }
+
+    @Test
+    void anOptionThatThereIsNot() throws Exception {
+        int[] status = new int[1];
+        String out = run(status, "=roots=some");
+        assertNotEquals(0, status[0]);
+        assertTrue(out.contains("towa: unknown agent option \"roots=some\"; there are: roots=annotated (the default), roots=all"), out);
+        assertTrue(!out.contains("Exception"), out);
+    }
+}

@@ -1,0 +1,85 @@
+package towa.weave;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.towa.DurableRoot;
+import io.towa.NotDurableException;
+import io.towa.Towa;
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.lang.reflect.Field;
+import java.util.List;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+/** Stores to durable roots themselves, and setters as method handles often enough to be customized and compiled. */
+class RootsTest {
+    interface Put { void put(Object v) throws Throwable; }
+
+    static class Pair { int a; Object b; Pair(int a, Object b) { this.a = a; this.b = b; } }
+
+    @DurableRoot static Object root;
+    @DurableRoot static volatile Object shared;
+    static Object ordinary;
+
+    @BeforeAll
+    static void open() throws Exception {
+        Fixture.open();
+    }
+
+    private static void check(String how, boolean isShared, Put p) throws Throwable {
+        for (int i = 0; i < 20_000; i++) {
+            Pair v = new Pair(i, "x");
+            p.put(v);
+            assertTrue(v == (isShared ? shared : root) && Towa.isDurable(v), how);
+            Fixture.same(v, how);
+            if ((i & 63) == 0) assertEquals(List.of(), Towa.verify(), how);
+            if (i != 100 && i != 19_000) continue;
+            assertThrows(NotDurableException.class, () -> p.put(new Pair(1, Thread.currentThread())), how);
+            assertTrue(v == (isShared ? shared : root), how + ": the store did not happen");
+        }
+        p.put(null);
+        assertEquals(List.of(), Towa.verify(), how);
+    }
+
+    @Test
+    void everyWayToStoreToARoot() throws Throwable {
+        check("putstatic", false, v -> root = v);
+        check("putstatic volatile", true, v -> shared = v);
+        Field f = RootsTest.class.getDeclaredField("root"), g = RootsTest.class.getDeclaredField("shared");
+        check("Field.set", false, v -> f.set(null, v));
+        check("Field.set volatile", true, v -> g.set(null, v));
+        MethodHandles.Lookup l = MethodHandles.lookup();
+        MethodHandle m = l.unreflectSetter(f);
+        check("MethodHandle", false, v -> m.invoke(v));
+        VarHandle h = l.findStaticVarHandle(RootsTest.class, "root", Object.class), w = l.findStaticVarHandle(RootsTest.class, "shared", Object.class);
+        check("VarHandle.set", false, v -> h.set(v));
+        check("VarHandle.setRelease", false, v -> h.setRelease(v));
+        check("VarHandle.setVolatile", true, v -> w.setVolatile(v));
+        check("VarHandle.compareAndSet", true, v -> assertTrue(w.compareAndSet(shared, v)));
+        check("VarHandle.getAndSet", true, v -> { Object old = w.getAndSet(v); });
+        Object o = new Pair(1, null);
+        ordinary = o;
+        assertTrue(!Towa.isDurable(o), "a static field without the annotation is no root");
+    }
+
+    @Test
+    void setterTwoHundredThousandTimes() throws Throwable {
+        Pair p = new Pair(0, null);
+        Fixture.hold(p);
+        MethodHandles.Lookup l = MethodHandles.lookup();
+        MethodHandle a = l.findSetter(Pair.class, "a", int.class), b = l.findSetter(Pair.class, "b", Object.class);
+        Object[] two = {"a", "b"};
+        for (int i = 0; i < 200_000; i++) {
+            a.invokeExact(p, i);
+            b.invokeExact(p, two[i & 1]);
+            Fixture.same(p, "call " + i);
+        }
+        assertEquals(199_999, p.a);
+        assertNull(Fixture.holder[0] == p ? null : "held");
+    }
+}
