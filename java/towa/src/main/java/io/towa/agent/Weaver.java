@@ -112,7 +112,7 @@ public final class Weaver {
             method++;
             methods[method] = name + desc;
             if (!job.scan.needs[method] || job.leave[method]) return next;
-            return new MethodWeaver(next, job, access, name, job.scan.maxLocals[method]);
+            return new MethodWeaver(WholeMethods.around(next, job.scan.name, name, desc), job, access, name, job.scan.maxLocals[method]);
         }
     }
 
