@@ -25,7 +25,7 @@ final class Cases {
     record Case(String name, Object target, Action action, int calls) {}
 
     /** Enough for C2 to compile an action and what it calls. */
-    static final int HOT = 30_000;
+    static final int HOT = 25_000;
     /** For actions that make many objects durable. */
     static final int SLOW = 20_000;
 

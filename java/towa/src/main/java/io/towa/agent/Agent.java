@@ -37,6 +37,11 @@ public final class Agent {
     private static boolean allRoots;
     /** Classes offered to the weaver, and those of them that failed. */
     private static final LongSet SEEN = new LongSet();
+    /** Classes that a sweep has looked at and need no weaving any more, by identity hash and the hash of the name. */
+    private static final LongSet KNOWN = new LongSet();
+    /** So many classes are not worth a second thread. */
+    private static final int FEW = 100;
+    private static volatile boolean sweepNeeded = true;
     private static final LongSet FAILED = new LongSet();
     private static final ArrayList<Failure> FAILURES = new ArrayList<Failure>();
     /** Loaders other than the machine's own: do they see our barrier classes? */
@@ -106,17 +111,16 @@ public final class Agent {
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
-            if (redefined != null && name.startsWith(Groups.PACKAGE)) return Groups.turnedOn(name, bytes);
-            return weave(module, loader, name, bytes, LongSet.key(name, loader));
+            return Skip.reason(name) != null ? null : weave(module, loader, name, bytes, LongSet.key(name, loader));
         }
     }
 
+    /** Also what is hidden in a class that is skipped: lambda forms write to what they are given. */
     static byte[] weaveHidden(Module module, ClassLoader loader, String name, byte[] bytes) {
         return weave(module, loader, name, bytes, LongSet.key(name, loader));
     }
 
     private static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key) {
-        if (Skip.reason(name) != null) return null;
         try {
             boolean jdk = loader == null || loader == platform;
             if (!jdk && !(loader == system) && !sees(loader)) throw new IllegalStateException("its loader does not see the boot classes");
@@ -131,6 +135,8 @@ public final class Agent {
             SEEN.add(key);
             fail(name, key, e);
             return null;
+        } finally {
+            sweepNeeded = true;
         }
     }
 
@@ -187,26 +193,68 @@ public final class Agent {
         if (instrumentation == null) throw new IllegalStateException("start the program with -javaagent:towa.jar");
         opened = true;
         // Twice: weaving itself loads classes, and those pass no transformer.
-        sweep();
-        sweep();
+        sweepIfNeeded();
+        sweepIfNeeded();
+    }
+
+    /** Only the weaver at work makes classes pass it by; if it was not since the last sweep, there is none. */
+    static void sweepIfNeeded() {
+        if (sweepNeeded) sweep();
     }
 
     /** Weaves loaded classes that were never offered: those loaded before the agent, and those loaded by the weaver at work. */
     static void sweep() {
+        sweepNeeded = false;
         ArrayList<Class<?>> missed = new ArrayList<Class<?>>();
         Class<?>[] loaded = instrumentation.getAllLoadedClasses();
         for (int i = 0; i < loaded.length; i++) {
             Class<?> c = loaded[i];
-            if (c.isArray() || c.isPrimitive() || c.isHidden()) continue;
             String name = c.getName();
-            if (name.startsWith("io.towa.")) continue;
-            if (!SEEN.has(LongSet.key(name, c.getClassLoader())) && Skip.reason(name.replace('.', '/')) == null
-                && instrumentation.isModifiableClass(c)) missed.add(c);
+            long known = (long) System.identityHashCode(c) << 32 | name.hashCode() & 0xffffffffL;
+            if (KNOWN.has(known)) continue;
+            if (!isMissed(c, name)) KNOWN.add(known);
+            else missed.add(c);
         }
         if (missed.isEmpty()) return;
         Class<?>[] all = new Class<?>[missed.size()];
         for (int i = 0; i < all.length; i++) all[i] = missed.get(i);
-        retransform(all, 0, all.length);
+        boolean interrupted = false;
+        int half = all.length > FEW ? all.length / 2 : 0;
+        Thread other = half == 0 ? null : new Half(all, half);
+        if (other != null) other.start();
+        retransform(all, half, all.length);
+        while (other != null && other.isAlive()) {
+            try {
+                other.join();
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) Thread.currentThread().interrupt();
+    }
+
+    /** Weaves the first half of many classes beside the other. */
+    private static final class Half extends Thread {
+        private final Class<?>[] all;
+        private final int to;
+
+        Half(Class<?>[] all, int to) {
+            super(null, null, "towa-weaver", 0, false);
+            this.all = all;
+            this.to = to;
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            retransform(all, 0, to);
+        }
+    }
+
+    private static boolean isMissed(Class<?> c, String name) {
+        return !c.isArray() && !c.isPrimitive() && !c.isHidden() && !name.startsWith("io.towa.")
+            && !SEEN.has(LongSet.key(name, c.getClassLoader())) && Skip.reason(name.replace('.', '/')) == null
+            && instrumentation.isModifiableClass(c);
     }
 
     /** In one go; if that fails, by halves until the class at fault is alone. */

@@ -20,6 +20,8 @@ final class ClassScan {
     final String name;
     final String superName;
     boolean rootAnnotations;
+    /** A class of the boot loader: it refers to no others, and of those only data classes have durable instances. */
+    private boolean onlyData;
     /** By the order of methods in the file, filled by {@link #scanCode}. */
     boolean[] needs;
     int[] maxLocals;
@@ -121,7 +123,8 @@ final class ClassScan {
     }
 
     /** Fills {@link #needs} and {@link #maxLocals}; does any method need weaving? */
-    boolean scanCode(boolean statics) {
+    boolean scanCode(boolean statics, boolean boot) {
+        onlyData = boot;
         findNatives();
         int n = u2(methodsAt);
         needs = new boolean[n];
@@ -174,8 +177,10 @@ final class ClassScan {
         int end = start + length;
         for (int at = start; at < end; ) {
             int op = b[at] & 255;
-            if (op == 181 || op >= 79 && op <= 86) return true;
-            if (op == 179) {
+            if (op >= 79 && op <= 86) return true;
+            if (op == 181) {
+                if (putNeeds(u2(at + 1))) return true;
+            } else if (op == 179) {
                 if (statics) return true;
             } else if (op >= 182 && op <= 185) {
                 if (callNeeds(u2(at + 1))) return true;
@@ -191,6 +196,11 @@ final class ClassScan {
         int p = at + 4 - (at - start & 3);
         if (op == 170) return p + 12 + 4 * (u4(p + 8) - u4(p + 4) + 1) - at;
         return p + 8 + 8 * u4(p + 4) - at;
+    }
+
+    private boolean putNeeds(int ref) {
+        if (calls[ref] == 0) calls[ref] = (byte) (onlyData && !Skip.mayHoldData(className(u2(cp[ref]))) ? 1 : 2);
+        return calls[ref] == 2;
     }
 
     private boolean callNeeds(int ref) {

@@ -43,6 +43,32 @@ final class GroupBytes {
         mv.visitEnd();
     }
 
+    /** A switch that is on: but for the constant, the class file of the one in io.towa.barrier.Switch. */
+    static byte[] makeSwitch(String kind) {
+        String outer = "io/towa/barrier/Switch";
+        String name = outer + '$' + kind;
+        ClassWriter cw = new ClassWriter(0);
+        cw.visit(Opcodes.V21, Opcodes.ACC_FINAL | Opcodes.ACC_SUPER, name, null, "java/lang/Object", null);
+        cw.visitNestHost(outer);
+        cw.visitInnerClass(name, outer, kind, Opcodes.ACC_FINAL | Opcodes.ACC_STATIC);
+        MethodVisitor mv = cw.visitMethod(Opcodes.ACC_PRIVATE, "<init>", "()V", null, null);
+        mv.visitCode();
+        mv.visitVarInsn(Opcodes.ALOAD, 0);
+        mv.visitMethodInsn(Opcodes.INVOKESPECIAL, "java/lang/Object", "<init>", "()V", false);
+        mv.visitInsn(Opcodes.RETURN);
+        mv.visitMaxs(1, 1);
+        mv.visitEnd();
+        mv = cw.visitMethod(Opcodes.ACC_STATIC, "on", "()Z", null, null);
+        mv.visitAnnotation("Ljdk/internal/vm/annotation/ForceInline;", true).visitEnd();
+        mv.visitCode();
+        mv.visitInsn(Opcodes.ICONST_1);
+        mv.visitInsn(Opcodes.IRETURN);
+        mv.visitMaxs(1, 0);
+        mv.visitEnd();
+        cw.visitEnd();
+        return cw.toByteArray();
+    }
+
     /** Where the class' name stands in its constant pool; it stands there once. */
     static int find(byte[] in, String name) {
         for (int i = 0; ; i++) {

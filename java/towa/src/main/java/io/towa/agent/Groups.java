@@ -1,10 +1,6 @@
 package io.towa.agent;
 
-import org.objectweb.asm.ClassReader;
-import org.objectweb.asm.ClassVisitor;
-import org.objectweb.asm.ClassWriter;
-import org.objectweb.asm.MethodVisitor;
-import org.objectweb.asm.Opcodes;
+import java.lang.instrument.ClassDefinition;
 import java.util.ArrayList;
 import java.util.HashMap;
 import jdk.internal.misc.Unsafe;
@@ -22,6 +18,10 @@ public final class Groups {
     private static final String SWITCH = PACKAGE + "Switch$";
     /** Groups beyond that many share: it costs a needless barrier, never a missing one. */
     private static final int MOST = 4096;
+    private static final String[] VALUES = {"java/lang/String", "java/lang/Integer", "java/lang/Long", "java/lang/Short", "java/lang/Byte",
+        "java/lang/Character", "java/lang/Boolean", "java/lang/Double", "java/lang/Float", "java/lang/Number", "java/lang/Enum", "java/lang/Record",
+        "java/math/BigInteger", "java/math/BigDecimal", "java/util/UUID", "java/util/Optional", "java/time/LocalDate", "java/time/LocalTime",
+        "java/time/LocalDateTime", "java/time/Instant", "java/time/Duration", "java/time/ZoneOffset", "java/time/ZonedDateTime"};
     private static final HashMap<String, Integer> NUMBERS = new HashMap<String, Integer>();
     private static final Class<?>[] CLASSES = new Class<?>[MOST];
     private static final boolean[] ON = new boolean[MOST];
@@ -98,35 +98,36 @@ public final class Groups {
         ensureFlipped(new Class<?>[] {c}, 1);
     }
 
-    /** The same for the first {@code n} of several classes, with one retransformation for all. */
+    /** The same for the first {@code n} of several classes, with one redefinition for all. */
     public static void ensureFlipped(Class<?>[] classes, int n) {
         synchronized (TURN) {
-            ArrayList<Class<?>> todo = new ArrayList<Class<?>>();
+            ArrayList<ClassDefinition> todo = new ArrayList<ClassDefinition>();
             ArrayList<Integer> numbers = new ArrayList<Integer>();
             ArrayList<String> switches = new ArrayList<String>();
             if (!any) {
                 addSwitch("Raw", switches);
                 addSwitch("Static", switches);
+                values(numbers);
             }
             for (int i = 0; i < n; i++) collect(classes[i], numbers, switches);
             if (numbers.isEmpty() && switches.isEmpty()) return;
-            for (int i = 0; i < switches.size(); i++) todo.add(switchClass(switches.get(i)));
+            for (int i = 0; i < switches.size(); i++) todo.add(turned(switches.get(i)));
             synchronized (NUMBERS) {
                 for (int i = 0; i < numbers.size(); i++) {
                     int k = numbers.get(i).intValue();
                     ON[k] = true;
-                    if (CLASSES[k] != null) todo.add(CLASSES[k]);
+                    if (CLASSES[k] != null) todo.add(new ClassDefinition(CLASSES[k], bytes(k, true)));
                 }
             }
             redefine(todo, numbers, switches);
         }
     }
 
-    private static void redefine(ArrayList<Class<?>> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
-        Class<?>[] all = new Class<?>[todo.size()];
+    private static void redefine(ArrayList<ClassDefinition> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
+        ClassDefinition[] all = new ClassDefinition[todo.size()];
         for (int i = 0; i < all.length; i++) all[i] = todo.get(i);
         try {
-            if (all.length != 0) Agent.instrumentation().retransformClasses(all);
+            if (all.length != 0) Agent.instrumentation().redefineClasses(all);
         } catch (Throwable e) {
             synchronized (NUMBERS) {
                 for (int i = 0; i < numbers.size(); i++) ON[numbers.get(i).intValue()] = false;
@@ -136,7 +137,7 @@ public final class Groups {
         for (int i = 0; i < switches.size(); i++) SWITCHED.put(switches.get(i), Boolean.TRUE);
         any = true;
         flips++;
-        Agent.sweep();
+        Agent.sweepIfNeeded();
     }
 
     private static void collect(Class<?> c, ArrayList<Integer> numbers, ArrayList<String> switches) {
@@ -157,9 +158,19 @@ public final class Groups {
         }
     }
 
-    private static Class<?> switchClass(String kind) {
+    /** Classes whose fields are stored to in constructors only: barriers cost nothing there, so all are turned on at first. */
+    private static void values(ArrayList<Integer> numbers) {
+        synchronized (NUMBERS) {
+            for (int i = 0; i < VALUES.length; i++) {
+                Integer k = Integer.valueOf(number(VALUES[i]));
+                if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
+            }
+        }
+    }
+
+    private static ClassDefinition turned(String kind) {
         try {
-            return Class.forName((SWITCH + kind).replace('/', '.'), false, null);
+            return new ClassDefinition(Class.forName((SWITCH + kind).replace('/', '.'), false, null), GroupBytes.makeSwitch(kind));
         } catch (ClassNotFoundException e) {
             throw new IllegalStateException(e);
         }
@@ -167,35 +178,5 @@ public final class Groups {
 
     private static void addSwitch(String kind, ArrayList<String> switches) {
         if (!SWITCHED.containsKey(kind) && !switches.contains(kind)) switches.add(kind);
-    }
-
-    /** Called by the transformer for our own classes while they are being turned on: the new form, or null for no change. */
-    static byte[] turnedOn(String name, byte[] bytes) {
-        if (name.startsWith(SWITCH)) {
-            ClassReader reader = new ClassReader(bytes);
-            ClassWriter writer = new ClassWriter(reader, 0);
-            reader.accept(new Turner(writer), 0);
-            return writer.toByteArray();
-        }
-        if (!name.startsWith(PREFIX)) return null;
-        return bytes(Integer.parseInt(name.substring(PREFIX.length()), 16), true);
-    }
-
-    private static final class Turner extends ClassVisitor {
-        Turner(ClassVisitor next) {
-            super(Opcodes.ASM9, next);
-        }
-
-        @Override
-        public MethodVisitor visitMethod(int access, String name, String desc, String signature, String[] exceptions) {
-            MethodVisitor next = super.visitMethod(access, name, desc, signature, exceptions);
-            if (!name.equals("on")) return next;
-            return new MethodVisitor(Opcodes.ASM9, next) {
-                @Override
-                public void visitInsn(int op) {
-                    super.visitInsn(op == Opcodes.ICONST_0 ? Opcodes.ICONST_1 : op);
-                }
-            };
-        }
     }
 }

@@ -22,14 +22,53 @@ final class Skip {
         {"jdk/internal/vm/Continuation", "stacks of virtual threads"},
         {"jdk/internal/vm/StackChunk", "stacks of virtual threads"},
         {"jdk/internal/vm/ThreadContainer", "belongs to threads"},
+        // From here: no instance can be durable, and arrays written to are their own until they are handed out.
+        {"jdk/internal/classfile/", "makes class files in buffers of its own"},
+        {"java/lang/classfile/", "makes class files"},
+        {"java/lang/constant/", "descriptions of constants"},
+        {"jdk/internal/constant/", "descriptions of constants"},
+        {"java/lang/module/", "descriptions of modules"},
+        {"jdk/internal/module/", "descriptions of modules"},
+        {"jdk/internal/loader/", "loads classes into arrays of its own"},
+        {"jdk/internal/jimage/", "reads the JDK's image into arrays of its own"},
+        {"jdk/internal/access/", "interfaces"},
+        {"java/lang/invoke/LambdaForm", "code"},
+        {"java/lang/invoke/InvokerBytecodeGenerator", "code"},
+        {"java/lang/invoke/GenerateJLI", "code"},
+        {"java/lang/invoke/MemberName", "names of members"},
+        {"java/lang/invoke/MethodType", "types of methods"},
+        {"java/lang/invoke/MethodHandleNatives", "links code"},
+        {"java/lang/invoke/BoundMethodHandle", "method handles cannot be durable"},
+        {"java/lang/invoke/ClassSpecializer", "makes classes"},
+        {"java/lang/invoke/InnerClassLambdaMetafactory", "makes classes"},
+        {"java/lang/invoke/AbstractValidatingLambdaMetafactory", "makes classes"},
+        {"java/lang/invoke/TypeConvertingMethodAdapter", "makes classes"},
         {"sun/instrument/", "runs the weaver"},
         {"java/lang/instrument/", "runs the weaver"},
     };
 
+    /** Packages of the JDK whose classes may have durable instances. */
+    private static final String[] DATA = {"java/lang", "java/util", "java/util/concurrent", "java/util/concurrent/atomic", "java/util/regex",
+        "java/util/concurrent/locks", "java/time", "java/time/chrono", "java/time/zone", "java/time/temporal", "java/time/format", "java/math",
+        "java/text", "java/net", "java/sql", "java/awt/geom", "sun/util/calendar", "sun/util/locale", "jdk/internal/util"};
+
     private Skip() {}
+
+    /**
+     * Of a class of the JDK: may its instances be durable? The same packages as in the policy of the graph, which refuses instances of all
+     * others of the JDK's classes.
+     */
+    static boolean mayHoldData(String name) {
+        int slash = name.lastIndexOf('/');
+        for (int i = 0; i < DATA.length; i++) if (DATA[i].length() == slash && name.startsWith(DATA[i])) return true;
+        return false;
+    }
 
     /** Why the class of that internal name is not woven; null: it is. */
     static String reason(String name) {
+        // Most classes are an application's: nothing here is.
+        char first = name.charAt(0);
+        if (first != 'j' && first != 's' && first != 'i') return null;
         for (int i = 0; i < PREFIXES.length; i++) {
             String prefix = PREFIXES[i][0];
             if (!name.startsWith(prefix)) continue;

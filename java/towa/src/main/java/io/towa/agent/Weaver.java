@@ -54,7 +54,7 @@ public final class Weaver {
     static byte[] weave(Job job, boolean allRoots) {
         ClassScan scan = job.scan;
         boolean roots = job.statics && (scan.rootAnnotations || allRoots) || scan.rootAnnotations;
-        boolean code = scan.scanCode(job.statics);
+        boolean code = scan.scanCode(job.statics, job.loader == null);
         if (!code && !roots) return null;
         Volatility.record(scan);
         ClassReader reader = new ClassReader(scan.b);
@@ -112,7 +112,7 @@ public final class Weaver {
             method++;
             methods[method] = name + desc;
             if (!job.scan.needs[method] || job.leave[method]) return next;
-            return new MethodWeaver(next, job, access, name, job.scan.maxLocals[method]);
+            return new MethodWeaver(WholeMethods.around(next, job.scan.name, name, desc), job, access, name, job.scan.maxLocals[method]);
         }
     }
 

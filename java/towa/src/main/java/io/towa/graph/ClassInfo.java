@@ -39,6 +39,8 @@ final class ClassInfo {
     final int instanceBytes;
     /** Index of the class record in the pool; 0 before the first durable instance. */
     volatile int index;
+    /** Its barriers are on. */
+    volatile boolean turnedOn;
 
     /** Slots by field id, of those asked for: id + 1, slot + 2; open addressing. */
     private volatile int[] byId = new int[16];

@@ -248,8 +248,8 @@ public final class DurableGraph {
         if (c.index != 0) {
             return;
         }
-        if (woven) {
-            Groups.ensureFlipped(o.getClass());
+        if (woven && !c.turnedOn) {
+            Scout.turnOn(o);
         }
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
