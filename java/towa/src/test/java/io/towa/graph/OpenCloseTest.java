@@ -50,4 +50,44 @@ class OpenCloseTest {
         DirectPool.open(file, 64 << 20, durability);
         assertEquals(7, ((byte[]) DirectPool.root)[7]);
     }
+
+    @ParameterizedTest
+    @EnumSource(Durability.class)
+    void closedBesideStoresToRootsAndSyncs(Durability durability) throws Exception {
+        Path file = dir.resolve("p");
+        DirectPool.open(file, 64 << 20, durability);
+        boolean[] stop = new boolean[1];
+        Throwable[] failure = new Throwable[1];
+        Thread[] others = {new Thread(() -> {
+            for (int i = 0; !stop[0] && failure[0] == null; i++) {
+                try {
+                    DirectPool.root = new int[i % 1000];
+                    Roots.stored("io/towa/graph/DirectPool", "root");
+                } catch (Throwable e) {
+                    failure[0] = e;
+                }
+            }
+        }), new Thread(() -> {
+            while (!stop[0] && failure[0] == null) {
+                try {
+                    DurableGraph.sync();
+                } catch (io.towa.PoolException e) {
+                    // closed
+                } catch (Throwable e) {
+                    failure[0] = e;
+                }
+            }
+        })};
+        others[0].start();
+        others[1].start();
+        for (int i = 0; i < 20; i++) {
+            Thread.sleep(10);
+            DurableGraph.close();
+            DirectPool.open(file, 64 << 20, durability);
+        }
+        stop[0] = true;
+        others[0].join();
+        others[1].join();
+        assertEquals(null, failure[0]);
+    }
 }
