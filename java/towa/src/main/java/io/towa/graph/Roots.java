@@ -30,6 +30,7 @@ final class Roots {
         Records.RootRecord record;
         private final String fieldName;
         private final String internalOwner;
+        private final int pool;
         /** The next of those whose field's name falls into the same bucket. */
         private Root next;
 
@@ -38,6 +39,7 @@ final class Roots {
             this.field = field;
             fieldName = field.getName();
             internalOwner = owner.getName().replace('.', '/');
+            pool = pools;
             base = U.staticFieldBase(field);
             offset = U.staticFieldOffset(field);
         }
@@ -51,6 +53,8 @@ final class Roots {
         }
     }
 
+    /** Counts pools opened and closed: a root is one of the pool that it was made for. */
+    private static volatile int pools;
     private static volatile Root[] all = new Root[0];
     private static List<Records.RootRecord> records = new ArrayList<>();
     /** By the field's name: where every static field is a root there are thousands. */
@@ -63,6 +67,7 @@ final class Roots {
 
     static void reset(List<Records.RootRecord> found) {
         synchronized (Roots.class) {
+            pools++;
             buckets = new Root[1 << 12];
             taken = 0;
             pending = new RootFields.Root[0];
@@ -145,12 +150,15 @@ final class Roots {
         }
     }
 
-    /** Brings the field's value to its record, and again while it changes. */
+    /** Brings the field's value to its record, and again while it changes; nothing if its pool was closed meanwhile. */
     static void mirror(Root root) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (root.pool != pools) {
+                    return;
+                }
                 Object now = root.value();
                 Object v;
                 do {
@@ -181,7 +189,7 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already
+     * @return null if it is known already, or the pool was closed meanwhile
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
@@ -198,6 +206,9 @@ final class Roots {
         if (root.record == null) {
             root.record = record(c, f);
         }
+        if (root.record == null) {
+            return null;
+        }
         Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
         more[all.length] = root;
         all = more;
@@ -209,12 +220,15 @@ final class Roots {
         return root;
     }
 
-    /** A new record; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
+    /** A new record, null if the pool was closed meanwhile; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
     private static Records.RootRecord record(Class<?> c, Field f) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (!Nvm.attached()) {
+                    return null;
+                }
                 Records.RootRecord r = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
                 records.add(r);
                 return r;
