@@ -17,7 +17,9 @@ export POOL PORT SEED IMAGES ROUNDS CUTS
 # In this order: what is quick and fails often first.
 STEPS := setup fmt lint doc unit examples loom check-install crash kill memcached clients java vm miri fuzz
 
-.PHONY: help build run test bench soak vm-soak install uninstall clean $(STEPS)
+QUICK ?=
+
+.PHONY: help build run test bench bench-java soak vm-soak install uninstall clean $(STEPS)
 
 help:
 	@echo 'make run            build what is missing and start a memcached that survives (POOL=$(POOL) PORT=$(PORT))'
@@ -26,6 +28,7 @@ help:
 	@echo 'make crash SEED=n   one crash sweep again (IMAGES=$(IMAGES))'
 	@echo 'make kill SEED=n    one kill test again (ROUNDS=$(ROUNDS))'
 	@echo 'make bench          the comparisons, quick (four times 4 minutes)'
+	@echo 'make bench-java     the comparisons of the Java door (30 minutes; QUICK=1: a first look; ARGS=--dax DIR ...)'
 	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
@@ -46,6 +49,9 @@ bench: build
 	target/release/towa bench tx --quick --json target/bench-tx.json --html target/bench-tx.html
 	target/release/towa bench snap --quick --json target/bench-snap.json --html target/bench-snap.html
 	target/release/towa bench xip --quick --json target/bench-xip.json --html target/bench-xip.html
+
+bench-java:
+	scripts/bench-java $(if $(QUICK),--quick) --json target/bench-java.json --html target/bench-java.html $(ARGS)
 
 soak: build
 	set -e; for door in epoch tx tree; do \

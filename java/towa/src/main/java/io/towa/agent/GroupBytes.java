@@ -16,7 +16,7 @@ final class GroupBytes {
         ClassWriter cw = new ClassWriter(ClassWriter.COMPUTE_MAXS);
         cw.visit(Opcodes.V21, Opcodes.ACC_PUBLIC | Opcodes.ACC_FINAL | Opcodes.ACC_SUPER | Opcodes.ACC_SYNTHETIC, name, null,
             "java/lang/Object", null);
-        method(cw, on, "pre", "(" + O + O + ")V", Opcodes.ALOAD, -1);
+        method(cw, on, "pre", "(" + O + O + "I)V", Opcodes.ALOAD, Opcodes.ILOAD);
         method(cw, on, "post", "(" + O + "I)V", Opcodes.ILOAD, -1);
         method(cw, on, "after", "(" + O + "II)V", Opcodes.ILOAD, Opcodes.ILOAD);
         int[] loads = {Opcodes.ALOAD, Opcodes.ILOAD, Opcodes.LLOAD, Opcodes.FLOAD, Opcodes.DLOAD};

@@ -105,7 +105,8 @@ final class MethodWeaver extends MethodVisitor {
         char c = desc.charAt(0);
         if (c == 'L' || c == '[') {
             mv.visitInsn(Opcodes.DUP2);
-            call(group, "pre", "(Ljava/lang/Object;Ljava/lang/Object;)V");
+            number(id);
+            call(group, "pre", "(Ljava/lang/Object;Ljava/lang/Object;I)V");
         }
         mv.visitInsn(Opcodes.DUP2);
         mv.visitFieldInsn(Opcodes.PUTFIELD, owner, name, desc);

@@ -38,7 +38,7 @@ public final class RootFields {
         }
     }
 
-    private static Root[] roots = new Root[0];
+    private static volatile Root[] roots = new Root[0];
     /** By field number: 0 not looked at yet, 1 no root has that name and type, 2 some root has. */
     private static volatile byte[] answers = new byte[0];
 
@@ -54,6 +54,11 @@ public final class RootFields {
         more[roots.length] = new Root(className, field, desc, isFinal, annotated, loader);
         roots = more;
         answers = new byte[0];
+    }
+
+    /** How many there are; the list only grows. */
+    public static int count() {
+        return roots.length;
     }
 
     public static synchronized Root[] all() {

@@ -126,7 +126,8 @@ public final class Weaver {
             if (!job.scan.needs[method] || job.leave[method]) return next;
             boolean inline = job.loader == null && outgrows(job.scan.length[method], job.scan.growth[method]);
             if (inline) next.visitAnnotation(MethodWeaver.FORCE_INLINE, true).visitEnd();
-            return new MethodWeaver(next, job, access, name, job.scan.maxLocals[method], inline);
+            MethodVisitor whole = WholeMethods.around(next, job.scan.name, name, desc);
+            return new MethodWeaver(whole, job, access, name, job.scan.maxLocals[method], inline);
         }
     }
 

@@ -21,10 +21,16 @@ public final class Barrier {
 
     private Barrier() {}
 
-    /** Before {@code o.f = v}: v becomes durable if o is, or the store does not happen. */
+    /** Before {@code o.f = v}: v becomes durable if o is and f is part of its replica, or the store does not happen. */
     @ForceInline
-    public static void pre(Object o, Object v) {
-        if (v != null && o != null && Header.marked(o)) Stores.pre(o, v);
+    public static void pre(Object o, Object v, int fieldId) {
+        if (v != null && o != null && Header.marked(o)) Stores.pre(o, v, fieldId);
+    }
+
+    /** Before an array's element becomes v. */
+    @ForceInline
+    public static void pre(Object array, Object v) {
+        if (v != null && array != null && Header.marked(array)) Stores.pre(array, v);
     }
 
     /** After a plain store to a field. */
@@ -57,7 +63,7 @@ public final class Barrier {
     @ForceInline
     public static void preReference(Object o, long offset, Object v) {
         if (o instanceof Class) Stores.preStaticOffset((Class<?>) o, offset, v);
-        else pre(o, v);
+        else if (v != null && o != null && Header.marked(o)) Stores.preOffset(o, offset, v);
     }
 
     @ForceInline
@@ -139,9 +145,9 @@ public final class Barrier {
     public static int before(Object o, Object v, int fieldId) {
         int token = gate(o);
         if (token >= 0) return token;
-        if (v != null) Stores.pre(o, v);
         long offset = Stores.fieldOffset(o, fieldId);
-        token = Stores.lock(o, offset);
+        // The value becomes durable in the same passage of the gate as it is linked: between two, the collector might free it.
+        token = Stores.lock(o, offset, v);
         mirror(token, o, offset, v);
         return token;
     }

@@ -7,8 +7,11 @@ package io.towa.graph;
  * turn blue at once, when the last has copied: so no blue replica ever points to one that is not complete, and threads that need
  * each other's objects do not wait in a circle. A batch that fails (an object that cannot be durable, a full pool) fails its group; the others undo and try again.
  *
- * <p>The late joiner: an object may still look grey when its group has ended. Its slot is then empty (or another batch's, which costs a needless wait):
- * {@link #join} and {@link #await} look under the lock, find nobody, and take it for done, which it is.
+ * <p>The late joiner: an object may still look grey when its group has ended, well or badly: then its objects turn blue, or white, before the slot is empty. Its
+ * slot may by now be another batch's, which costs a needless wait. So whoever came by a grey object looks at it again after {@link #join} or
+ * {@link #await}, and believes what it has seen only if the object is still the same shade of grey (after join), or blue.
+ *
+ * <p>What a group comes to is kept in an object of its own: batches are used again, perhaps before the last of their group has woken.
  */
 final class Batches {
     private static final Object LOCK = new Object();
@@ -21,28 +24,31 @@ final class Batches {
     /** What a batch is to the others. Fields are under the lock. */
     static class Batch {
         int slot;
-        /** Union-find: the group's representative, itself if it is that. */
-        private Batch leader;
-        /** Of the leader: members that still copy; whether one has failed; whether all is over. */
-        private int copying;
-        private boolean failed;
-        private boolean over;
+        private Group group;
     }
 
-    private static Batch leader(Batch b) {
-        while (b.leader != b) {
-            b.leader = b.leader.leader;
-            b = b.leader;
+    /** Batches that end together. */
+    private static final class Group {
+        /** The group that this one has become part of; null: it stands for itself, and the rest counts. */
+        Group part;
+        /** Members that still copy; whether one has failed; whether all is over. */
+        int copying = 1;
+        boolean failed;
+        boolean over;
+    }
+
+    private static Group group(Batch b) {
+        Group g = b.group;
+        while (g.part != null) {
+            g = g.part;
         }
-        return b;
+        b.group = g;
+        return g;
     }
 
     static void begin(Batch b) {
         synchronized (LOCK) {
-            b.leader = b;
-            b.copying = 1;
-            b.failed = false;
-            b.over = false;
+            b.group = new Group();
             while (ACTIVE[hint] != null) {
                 hint = hint + 1 & SLOTS - 1;
             }
@@ -52,21 +58,28 @@ final class Batches {
         }
     }
 
-    /** Makes one group of {@code b} and the batch in {@code slot}, if that is still at work. */
-    static void join(Batch b, int slot) {
+    /**
+     * Makes one group of {@code b} and the batch in {@code slot}, if that is still at work.
+     *
+     * @return whether the batch in {@code slot} is in the same group now, or its group has succeeded; false: nobody is there, or its group has failed
+     */
+    static boolean join(Batch b, int slot) {
         synchronized (LOCK) {
             Batch other = ACTIVE[slot];
             if (other == null) {
-                return;
+                return false;
             }
-            Batch mine = leader(b);
-            Batch theirs = leader(other);
-            if (mine == theirs || theirs.over) {
-                return;
+            Group mine = group(b);
+            Group theirs = group(other);
+            if (theirs.over) {
+                return !theirs.failed;
             }
-            theirs.leader = mine;
-            mine.copying += theirs.copying;
-            mine.failed |= theirs.failed;
+            if (mine != theirs) {
+                theirs.part = mine;
+                mine.copying += theirs.copying;
+                mine.failed |= theirs.failed;
+            }
+            return true;
         }
     }
 
@@ -77,17 +90,17 @@ final class Batches {
      */
     static boolean arrive(Batch b, boolean good) {
         synchronized (LOCK) {
-            Batch l = leader(b);
-            l.failed |= !good;
-            if (--l.copying == 0) {
-                l.over = true;
+            Group g = group(b);
+            g.failed |= !good;
+            if (--g.copying == 0) {
+                g.over = true;
                 LOCK.notifyAll();
-            } else {
-                while (!leader(b).over) {
-                    sleep();
-                }
             }
-            return !leader(b).failed;
+            while (!g.over) {
+                sleep();
+                g = group(b);
+            }
+            return !g.failed;
         }
     }
 
@@ -99,21 +112,13 @@ final class Batches {
         }
     }
 
-    /**
-     * Waits until the group of the batch in {@code slot} is over; the caller has no batch.
-     *
-     * @return false if the group failed, or nobody is there: look at the object again
-     */
-    static boolean await(int slot) {
+    /** Waits until the group of the batch in {@code slot} is over; the caller has no batch, and looks at the object again. */
+    static void await(int slot) {
         synchronized (LOCK) {
             Batch other = ACTIVE[slot];
-            if (other == null) {
-                return false;
-            }
-            while (!leader(other).over && ACTIVE[slot] == other) {
+            while (other != null && ACTIVE[slot] == other && !group(other).over) {
                 sleep();
             }
-            return ACTIVE[slot] == other && !leader(other).failed;
         }
     }
 

@@ -42,6 +42,8 @@ public final class Collector {
     private static final int[] NO_REFERENCES = {};
     private static final int[] ARRAY_OF_REFERENCES = {};
 
+    /** Under CYCLE: the pool is about to be closed, or not open yet. */
+    private static boolean stopped = true;
     private static volatile boolean marking;
     private static volatile long cycles;
     private static volatile long dropped;
@@ -59,7 +61,7 @@ public final class Collector {
     /** A cycle from its beginning; waits for one that is under way. Not to be called inside the gate. */
     public static void collect() {
         synchronized (CYCLE) {
-            if (DurableGraph.active()) {
+            if (!stopped && DurableGraph.active()) {
                 cycle();
             }
         }
@@ -306,14 +308,17 @@ public final class Collector {
     static void start() {
         cycles = 0;
         dropped = 0;
+        synchronized (CYCLE) {
+            stopped = false;
+        }
         CollectorThread.launch();
     }
 
-    /** None runs when this returns, and none begins by itself. */
+    /** None runs when this returns, and none begins, by itself or because it is asked for. */
     static void stop() {
         CollectorThread.end();
         synchronized (CYCLE) {
-            // a cycle that was asked for has ended
+            stopped = true;
         }
     }
 

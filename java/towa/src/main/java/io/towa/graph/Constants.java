@@ -142,7 +142,14 @@ final class Constants {
                     if (f.getType().isPrimitive()) {
                         throw new NoSuchFieldException(s);
                     }
-                    return U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+                    Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+                    // The class of that field may not have been met in this run.
+                    synchronized (OBJECTS) {
+                        if (o != null && name(o) == null && count < OBJECTS.length / 2) {
+                            enter(o, s);
+                        }
+                    }
+                    return o;
             }
         } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IndexOutOfBoundsException e) {
             throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + s + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")

@@ -7,6 +7,7 @@ import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import jdk.internal.misc.Unsafe;
 
@@ -84,6 +85,8 @@ final class MapRepairs {
             hashtable((Hashtable<?, ?>) o);
         } else if (rehash && o instanceof IdentityHashMap) {
             identity((IdentityHashMap<?, ?>) o);
+        } else if (rehash && isImmutable(o.getClass())) {
+            immutable(o);
         }
     }
 
@@ -298,15 +301,91 @@ final class MapRepairs {
         }
     }
 
+    /** By its own table, whatever a subclass says: Properties keeps its entries elsewhere, and has none. */
     private void hashtable(Hashtable<?, ?> m) {
-        Hashtable<Object, Object> anew = new Hashtable<>(Math.max(11, 2 * m.size()));
-        for (Map.Entry<?, ?> e : m.entrySet()) {
-            anew.put(e.getKey(), e.getValue());
+        long table = Repairs.offset(Hashtable.class, "table");
+        Object[] bins = (Object[]) U.getReference(m, table);
+        if (bins == null) {
+            return;
         }
-        steal(m, anew, Hashtable.class, Repairs.offset(Hashtable.class, "table"), "count", "threshold");
+        Class<?> entry = bins.getClass().getComponentType();
+        long next = Repairs.offset(entry, "next");
+        long key = Repairs.offset(entry, "key");
+        long value = Repairs.offset(entry, "value");
+        long hash = Repairs.offset(entry, "hash");
+        Hashtable<Object, Object> anew = new Hashtable<>(Math.max(11, bins.length));
+        boolean wrong = false;
+        for (int i = 0; i < bins.length; i++) {
+            for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
+                wrong |= plainHash(U.getReference(n, key), U.getInt(n, hash)) != U.getInt(n, hash);
+                anew.put(U.getReference(n, key), U.getReference(n, value));
+            }
+        }
+        if (wrong) {
+            steal(m, anew, Hashtable.class, table, "count", "threshold");
+        }
+    }
+
+    private static int plainHash(Object k, int saved) {
+        try {
+            return k.hashCode();
+        } catch (RuntimeException e) {
+            return saved;
+        }
+    }
+
+    // ---- Set.of and Map.of: open addressing by the keys' hashes, in one array that never changes
+
+    private static final Class<?> SET = Set.of(1, 2, 3).getClass();
+    private static final Class<?> MAP_OF = Map.of(1, 1, 2, 2).getClass();
+
+    static boolean isImmutable(Class<?> c) {
+        return c == SET || c == MAP_OF;
+    }
+
+    private void immutable(Object o) {
+        long field = o.getClass() == SET ? Repairs.offset(SET, "elements") : Repairs.offset(MAP_OF, "table");
+        int step = o.getClass() == SET ? 1 : 2;
+        Object[] table = (Object[]) U.getReference(o, field);
+        Object[] anew = new Object[table.length];
+        boolean wrong = false;
+        for (int i = 0; i < table.length; i += step) {
+            if (table[i] == null) {
+                continue;
+            }
+            int at = step * Math.floorMod(plainHash(table[i], 0), table.length / step);
+            while (anew[at] != null) {
+                at = (at + step) % table.length;
+            }
+            System.arraycopy(table, i, anew, at, step);
+        }
+        for (int i = 0; i < table.length; i += step) {
+            wrong |= table[i] != null && !found(table, table[i], step);
+        }
+        if (wrong) {
+            repairs.put(o, field, anew);
+        }
+    }
+
+    private static boolean found(Object[] table, Object k, int step) {
+        for (int at = step * Math.floorMod(plainHash(k, 0), table.length / step); table[at] != null; at = (at + step) % table.length) {
+            if (table[at] == k) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private void identity(IdentityHashMap<?, ?> m) {
+        for (Object k : m.keySet()) {
+            if (!m.containsKey(k)) {
+                identityAnew(m);
+                return;
+            }
+        }
+    }
+
+    private void identityAnew(IdentityHashMap<?, ?> m) {
         IdentityHashMap<Object, Object> anew = new IdentityHashMap<>(Math.max(8, m.size()));
         for (Map.Entry<?, ?> e : m.entrySet()) {
             anew.put(e.getKey(), e.getValue());

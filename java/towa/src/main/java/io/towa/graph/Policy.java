@@ -32,7 +32,7 @@ final class Policy {
         "java.util.concurrent.locks.AbstractOwnableSynchronizer.exclusiveOwnerThread",
         "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.firstWaiter",
         "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.lastWaiter",
-        "java.util.AbstractMap.keySet", "java.util.AbstractMap.values", "java.util.HashMap.entrySet", "java.util.TreeMap.entrySet",
+        "java.util.concurrent.ArrayBlockingQueue.itrs", "java.util.AbstractMap.keySet", "java.util.AbstractMap.values", "java.util.HashMap.entrySet", "java.util.TreeMap.entrySet",
         "java.util.TreeMap.navigableKeySet", "java.util.TreeMap.descendingMap", "java.util.Hashtable.keySet", "java.util.Hashtable.entrySet",
         "java.util.Hashtable.values", "java.util.IdentityHashMap.entrySet", "java.util.EnumMap.entrySet",
         "java.util.concurrent.ConcurrentHashMap.keySet", "java.util.concurrent.ConcurrentHashMap.values",

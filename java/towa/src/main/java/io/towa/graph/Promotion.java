@@ -26,6 +26,9 @@ import jdk.internal.misc.Unsafe;
  * thread, so the copy reads it. If it saw the mark, it mirrors its store itself; should the copy overwrite that with what it had read
  * before, the verification sees the difference.
  *
+ * <p>What must always hold: a replica's position is used only while its object is blue, or grey in this batch's own group: a batch that fails takes
+ * its replicas with it.
+ *
  * <p>Why stopping anywhere is safe: nothing durable points to a grey replica. The caller links the first one after this returns.
  */
 final class Promotion extends Batches.Batch {
@@ -59,17 +62,10 @@ final class Promotion extends Batches.Batch {
             return 0;
         }
         for (;;) {
-            long word = Replicas.find(o);
+            long word = settled(o);
             if (word != 0) {
-                if ((word & Replicas.GREY) == 0 || Batches.await(Replicas.slot(word))) {
-                    Collector.linked(Replicas.position(word));
-                    return Replicas.position(word);
-                }
-                if (Replicas.find(o) == word) {
-                    // The batch is gone, and its objects not yet blue: all it made is complete.
-                    Thread.onSpinWait();
-                }
-                continue;
+                Collector.linked(Replicas.position(word));
+                return Replicas.position(word);
             }
             if (DurableGraph.skipping() && ClassInfos.of(o).refusal != null) {
                 DurableGraph.skipped();
@@ -84,6 +80,30 @@ final class Promotion extends Batches.Batch {
             } finally {
                 give(p);
             }
+        }
+    }
+
+    /**
+     * The word of {@code o}, once it is not grey (any more): 0 if it is white, or its batch has failed. Inside the gate a blue object stays blue, its replica where it
+     * is; a grey one may yet get another replica in another place.
+     */
+    static long settled(Object o) {
+        for (int spins = 1;; spins++) {
+            long word = Replicas.find(o);
+            if ((word & Replicas.GREY) == 0) {
+                return word;
+            }
+            Batches.await(Replicas.slot(word));
+            // Its group is over, and a thread is about to say of each object what became of it.
+            pause(spins);
+        }
+    }
+
+    private static void pause(int spins) {
+        if (spins % 64 == 0) {
+            Thread.yield();
+        } else {
+            Thread.onSpinWait();
         }
     }
 
@@ -243,7 +263,7 @@ final class Promotion extends Batches.Batch {
         if (v == null) {
             return 0;
         }
-        for (;;) {
+        for (int spins = 1;; spins++) {
             long word = Replicas.find(v);
             if (word == 0) {
                 if (DurableGraph.skipping() && ClassInfos.of(v).refusal != null) {
@@ -255,8 +275,10 @@ final class Promotion extends Batches.Batch {
                     return at[count - 1];
                 }
             }
-            if ((word & Replicas.GREY) != 0 && Replicas.slot(word) != slot) {
-                Batches.join(this, Replicas.slot(word));
+            if ((word & Replicas.GREY) != 0 && Replicas.slot(word) != slot && !(Batches.join(this, Replicas.slot(word)) && Replicas.find(v) == word)) {
+                // Its batch is over. If it failed, this replica is none: what is found next counts.
+                pause(spins);
+                continue;
             }
             Collector.linked(Replicas.position(word));
             return Replicas.position(word);

@@ -37,7 +37,9 @@ final class RecoveryWalk {
     /** Under the lock of this: work that anybody may take; how many wait for some; whether there will be none. */
     private long[] heap = new long[256];
     private int heapSize;
-    private volatile int waiting;
+    private int waiting;
+    /** Somebody waits, and there is nothing to take. */
+    private volatile boolean hungry;
     private boolean over;
     private int nextShard;
 
@@ -146,7 +148,7 @@ final class RecoveryWalk {
     // ---- work
 
     boolean hungry() {
-        return waiting > 0;
+        return hungry;
     }
 
     /** Gives the first {@code n} longs of {@code work} to whoever waits. */
@@ -156,6 +158,7 @@ final class RecoveryWalk {
         }
         System.arraycopy(work, 0, heap, heapSize, n);
         heapSize += n;
+        hungry = false;
         notifyAll();
     }
 
@@ -168,6 +171,7 @@ final class RecoveryWalk {
                 notifyAll();
                 break;
             }
+            hungry = true;
             await();
         }
         if (over) {
@@ -178,6 +182,7 @@ final class RecoveryWalk {
         int n = Math.min(into.length, Math.max(2, heapSize / workers.length & -2));
         System.arraycopy(heap, heapSize - n, into, 0, n);
         heapSize -= n;
+        hungry = heapSize == 0 && waiting > 0;
         return n;
     }
 

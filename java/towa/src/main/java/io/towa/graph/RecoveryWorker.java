@@ -242,7 +242,7 @@ final class RecoveryWorker extends Thread {
             return constant;
         }
         Object o = make(at, c);
-        restoreHash(o, hash);
+        giveHash(o, hash);
         if (c.suspect) {
             suspects.add(o);
         }
@@ -363,13 +363,18 @@ final class RecoveryWorker extends Thread {
         }
     }
 
-    /** Gives {@code o} its identity hash, if it has none yet: nobody else sees a new object, but the collector may change the header's other bits. */
+    /** Gives a constant its saved identity hash, if it has none yet. */
     private static void restoreHash(Object o, int hash) {
         for (long header = U.getLong(o, 0L); (header & HASH_MASK) == 0; header = U.getLong(o, 0L)) {
-            if (hash == 0 || U.compareAndSetLong(o, 0L, header, header | (long) hash << HASH_SHIFT)) {
+            if (U.compareAndSetLong(o, 0L, header, header | (long) hash << HASH_SHIFT)) {
                 return;
             }
         }
+    }
+
+    /** As {@link #restoreHash}, for an object that nobody else has seen: a collection in between changes but its age, which does not matter. */
+    private static void giveHash(Object o, int hash) {
+        U.putLong(o, 0L, U.getLong(o, 0L) & ~HASH_MASK | (long) hash << HASH_SHIFT);
     }
 
     private static final long STRING_VALUE = U.objectFieldOffset(String.class, "value");

@@ -55,7 +55,8 @@ final class Repairs {
     static boolean suspect(Class<?> c) {
         return ConcurrentHashMap.class.isAssignableFrom(c) || MapRepairs.isTransient(c) || LinkedBlockingQueue.class.isAssignableFrom(c)
             || LinkedBlockingDeque.class.isAssignableFrom(c) || ArrayBlockingQueue.class.isAssignableFrom(c) || HashMap.class.isAssignableFrom(c)
-            || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class;
+            || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class
+            || MapRepairs.isImmutable(c);
     }
 
     /** @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew */

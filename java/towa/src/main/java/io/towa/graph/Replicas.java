@@ -44,8 +44,20 @@ public final class Replicas {
     }
 
     private static volatile Table[] shards = fresh(64);
-    /** While the collector drops entries: says which of them count. */
-    private static volatile Allocator onlyMarked;
+    /** While the collector drops entries: says which of them count; another object in each cycle. */
+    private static volatile Judge onlyMarked;
+
+    private static final class Judge {
+        private final Allocator allocator;
+
+        Judge(Allocator allocator) {
+            this.allocator = allocator;
+        }
+
+        boolean alive(long word) {
+            return word == 0 || allocator.marked(position(word));
+        }
+    }
 
     private Replicas() {}
 
@@ -79,7 +91,8 @@ public final class Replicas {
         private final Table table;
 
         Loading(long entries) {
-            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(2 * entries + 1) << 1)));
+            // Two thirds full at most, as an insertion leaves it.
+            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(entries + entries / 2 + 1) << 1)));
         }
 
         /** Enters {@code o}, whose spread hash is {@code spread}; false if it was in. */
@@ -122,9 +135,18 @@ public final class Replicas {
         for (int i = h & mask;; i = i + 1 & mask) {
             Object k = key(t, i);
             if (k == o) {
-                long word = U.getLongAcquire(t.words, WORDS + 8L * i);
-                Allocator judge = onlyMarked;
-                return judge == null || alive(judge, word) ? word : 0;
+                for (;;) {
+                    long word = U.getLongAcquire(t.words, WORDS + 8L * i);
+                    Judge judge = onlyMarked;
+                    if (judge == null || judge.alive(word)) {
+                        return word;
+                    }
+                    U.loadFence();
+                    // Outside the gate the marks may have gone meanwhile, since the cycle ended: then they say nothing.
+                    if (onlyMarked == judge) {
+                        return 0;
+                    }
+                }
             }
             if (k == null) {
                 return 0;
@@ -132,13 +154,9 @@ public final class Replicas {
         }
     }
 
-    private static boolean alive(Allocator judge, long word) {
-        return word == 0 || judge.marked(position(word));
-    }
-
     /** Entries whose replica has no mark count as absent from now on; null: all count. The gate is shut. */
     static void onlyMarked(Allocator judge) {
-        onlyMarked = judge;
+        onlyMarked = judge == null ? null : new Judge(judge);
     }
 
     public static boolean durable(Object o) {
@@ -177,7 +195,7 @@ public final class Replicas {
         int shard = h >>> 26;
         synchronized (lock(all, shard)) {
             Table t = all[shard];
-            if (2 * (t.filled + 1) > t.keys.length) {
+            if (3L * (t.filled + 1) > 2L * t.keys.length) {
                 t = grow(t);
                 U.putReferenceRelease(all, REFS + ((long) shard << REF_SHIFT), t);
             }
@@ -185,8 +203,8 @@ public final class Replicas {
             int i = h & mask;
             for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
                 if (k == o) {
-                    Allocator judge = onlyMarked;
-                    if (judge == null || alive(judge, t.words[i])) {
+                    Judge judge = onlyMarked;
+                    if (judge == null || judge.alive(t.words[i])) {
                         return t.words[i];
                     }
                     // The collector has not come by yet: its replica is as good as freed.
@@ -279,7 +297,7 @@ public final class Replicas {
      * @return how many were dropped
      */
     static long retain() {
-        Allocator judge = onlyMarked;
+        Judge judge = onlyMarked;
         long dropped = 0;
         Table[] all = shards;
         for (int s = 0; s < SHARDS; s++) {
@@ -287,7 +305,7 @@ public final class Replicas {
                 Table t = all[s];
                 int dead = 0;
                 for (int i = 0; i < t.keys.length; i++) {
-                    if (live(t, i) && !alive(judge, t.words[i])) {
+                    if (live(t, i) && !judge.alive(t.words[i])) {
                         U.putLongRelease(t.words, WORDS + 8L * i, 0);
                         U.putReferenceRelease(t.keys, REFS + ((long) i << REF_SHIFT), REMOVED);
                         dead++;

@@ -28,10 +28,18 @@ final class Roots {
         final Object base;
         final long offset;
         Records.RootRecord record;
+        private final String fieldName;
+        private final String internalOwner;
+        private final int pool;
+        /** The next of those whose field's name falls into the same bucket. */
+        private Root next;
 
         Root(Class<?> owner, Field field) {
             this.owner = owner;
             this.field = field;
+            fieldName = field.getName();
+            internalOwner = owner.getName().replace('.', '/');
+            pool = pools;
             base = U.staticFieldBase(field);
             offset = U.staticFieldOffset(field);
         }
@@ -45,12 +53,26 @@ final class Roots {
         }
     }
 
+    /** Counts pools opened and closed: a root is one of the pool that it was made for. */
+    private static volatile int pools;
     private static volatile Root[] all = new Root[0];
     private static List<Records.RootRecord> records = new ArrayList<>();
+    /** By the field's name: where every static field is a root there are thousands. */
+    private static volatile Root[] buckets = new Root[1 << 12];
+    /** How many of the weaver's list were looked at since the pool was opened, and those of them whose class was not there yet. */
+    private static int taken;
+    private static RootFields.Root[] pending = new RootFields.Root[0];
 
     private Roots() {}
 
     static void reset(List<Records.RootRecord> found) {
+        synchronized (Roots.class) {
+            pools++;
+            buckets = new Root[1 << 12];
+            taken = 0;
+            pending = new RootFields.Root[0];
+            asked = new java.util.BitSet();
+        }
         all = new Root[0];
         records = found;
     }
@@ -65,13 +87,17 @@ final class Roots {
 
     /** Whether some root has this name: a quick no. */
     static boolean named(String field) {
-        Root[] roots = all;
-        for (int i = 0; i < roots.length; i++) {
-            if (roots[i].field.getName().equals(field)) {
+        for (Root r = first(field); r != null; r = r.next) {
+            if (r.fieldName.equals(field)) {
                 return true;
             }
         }
         return false;
+    }
+
+    private static Root first(String field) {
+        Root[] table = buckets;
+        return table[field.hashCode() & table.length - 1];
     }
 
     static Root at(Class<?> c, long offset) {
@@ -92,7 +118,7 @@ final class Roots {
      * that name are looked for: one that is being initialised is found so.
      */
     static boolean known(int fieldId, String owner, String field) {
-        int now = RootFields.all().length;
+        int now = RootFields.count();
         synchronized (Roots.class) {
             if (now != learnt) {
                 asked = new java.util.BitSet();
@@ -109,20 +135,30 @@ final class Roots {
 
     /** A static field of this name was stored to, as {@code owner} (internal name) names it. */
     static void stored(String owner, String field) {
-        Root[] roots = all;
-        for (int i = 0; i < roots.length; i++) {
-            if (roots[i].field.getName().equals(field)) {
-                mirror(roots[i]);
+        boolean found = false;
+        for (Root r = first(field); r != null; r = r.next) {
+            if (r.fieldName.equals(field) && r.internalOwner.equals(owner)) {
+                mirror(r);
+                found = true;
+            }
+        }
+        // Named by a class that inherits it: then by its name alone.
+        for (Root r = found ? null : first(field); r != null; r = r.next) {
+            if (r.fieldName.equals(field)) {
+                mirror(r);
             }
         }
     }
 
-    /** Brings the field's value to its record, and again while it changes. */
+    /** Brings the field's value to its record, and again while it changes; nothing if its pool was closed meanwhile. */
     static void mirror(Root root) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (root.pool != pools) {
+                    return;
+                }
                 Object now = root.value();
                 Object v;
                 do {
@@ -153,7 +189,7 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already
+     * @return null if it is known already, or the pool was closed meanwhile
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
@@ -170,18 +206,29 @@ final class Roots {
         if (root.record == null) {
             root.record = record(c, f);
         }
+        if (root.record == null) {
+            return null;
+        }
         Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
         more[all.length] = root;
         all = more;
+        Root[] table = buckets;
+        int bucket = root.fieldName.hashCode() & table.length - 1;
+        root.next = table[bucket];
+        U.storeFence();
+        table[bucket] = root;
         return root;
     }
 
-    /** A new record; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
+    /** A new record, null if the pool was closed meanwhile; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
     private static Records.RootRecord record(Class<?> c, Field f) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (!Nvm.attached()) {
+                    return null;
+                }
                 Records.RootRecord r = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
                 records.add(r);
                 return r;
@@ -206,10 +253,11 @@ final class Roots {
 
     /** Every root field of the classes that are loaded becomes a root; one that the pool did not know gets its present value there. */
     static void learnAll() {
-        RootFields.Root[] known = RootFields.all();
-        for (int i = 0; i < known.length; i++) {
-            RootFields.Root r = known[i];
+        RootFields.Root[] work = work();
+        for (int i = 0; i < work.length; i++) {
+            RootFields.Root r = work[i];
             if (r.gone()) {
+                done(r);
                 continue;
             }
             try {
@@ -219,8 +267,31 @@ final class Roots {
                 if (root != null) {
                     mirror(root);
                 }
+                done(r);
             } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
-                // its definition failed after it was woven
+                // It is being defined by now, or that failed after it was woven: looked at again with the next.
+            }
+        }
+    }
+
+    /** What is new on the weaver's list, and what is left of the old; it stays until it is {@link #done}, so that no thread overtakes another's look. */
+    private static synchronized RootFields.Root[] work() {
+        RootFields.Root[] listed = RootFields.all();
+        RootFields.Root[] work = java.util.Arrays.copyOf(pending, pending.length + listed.length - taken);
+        System.arraycopy(listed, taken, work, pending.length, listed.length - taken);
+        taken = listed.length;
+        pending = work;
+        return work;
+    }
+
+    private static synchronized void done(RootFields.Root r) {
+        for (int i = 0; i < pending.length; i++) {
+            if (pending[i] == r) {
+                RootFields.Root[] left = new RootFields.Root[pending.length - 1];
+                System.arraycopy(pending, 0, left, 0, i);
+                System.arraycopy(pending, i + 1, left, i, left.length - i);
+                pending = left;
+                return;
             }
         }
     }

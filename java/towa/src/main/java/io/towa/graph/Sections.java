@@ -2,6 +2,9 @@ package io.towa.graph;
 
 import io.towa.TowaException;
 import io.towa.pool.UndoLog;
+import java.util.ArrayList;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
@@ -9,6 +12,8 @@ import java.util.concurrent.locks.ReentrantLock;
  *
  * <p>Other threads go on, and what they store is durable at once; only the section's own stores are undone by a crash. A field that both the
  * section and another thread store to without a lock between them goes back to what it was when the section first stored to it.
+ *
+ * <p>Some methods of the JDK's collections are sections, too: {@link #begin}, {@link #end}.
  */
 public final class Sections {
     private static final ReentrantLock LOCK = new ReentrantLock();
@@ -30,13 +35,90 @@ public final class Sections {
             try {
                 writes.run();
             } finally {
-                // Inside the gate, as all stores to the pool: a commit has the end of the section, or not.
-                int gate = Gate.enter();
-                try {
-                    UndoLog.end();
-                } finally {
-                    Gate.exit(gate);
+                endLog();
+            }
+        } finally {
+            LOCK.unlock();
+        }
+    }
+
+    private static void endLog() {
+        // Inside the gate, as all stores to the pool: a commit has the end of the section, or not.
+        int gate = Gate.enter();
+        try {
+            UndoLog.end();
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /** Objects whose methods are under way as sections of this thread, the last one last; under the lock. */
+    private static final ArrayList<Object> WHOLE = new ArrayList<>();
+    private static final long PATIENCE_S = 1;
+    /** Methods that ran unprotected, because another section did not end in time. */
+    private static final LongAdder UNPROTECTED = new LongAdder();
+
+    /**
+     * A method of the collection {@code o} begins that must be whole: a section, if {@code o} is durable.
+     *
+     * <p>It waits a second at most for a section of another thread: that one may be waiting for a lock which this thread holds. Then the
+     * method goes on as any other code would, and is counted.
+     */
+    public static void begin(Object o) {
+        if (!DurableGraph.active() || Replicas.find(o) == 0) {
+            return;
+        }
+        if (!lockSoon()) {
+            UNPROTECTED.increment();
+            return;
+        }
+        boolean begun = false;
+        try {
+            if (LOCK.getHoldCount() == 1) {
+                if (!DurableGraph.active()) {
+                    return;
                 }
+                UndoLog.begin();
+            }
+            WHOLE.add(o);
+            begun = true;
+        } finally {
+            if (!begun) {
+                LOCK.unlock();
+            }
+        }
+    }
+
+    private static boolean lockSoon() {
+        if (LOCK.tryLock()) {
+            return true;
+        }
+        boolean interrupted = false;
+        long end = System.nanoTime() + PATIENCE_S * 1_000_000_000;
+        try {
+            for (;;) {
+                try {
+                    return LOCK.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException e) {
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** The method that {@link #begin} was called for ends; if that began no section, or it has ended, nothing happens. */
+    public static void end(Object o) {
+        if (!LOCK.isHeldByCurrentThread() || WHOLE.isEmpty() || WHOLE.get(WHOLE.size() - 1) != o) {
+            return;
+        }
+        WHOLE.remove(WHOLE.size() - 1);
+        try {
+            if (LOCK.getHoldCount() == 1) {
+                endLog();
             }
         } finally {
             LOCK.unlock();

@@ -25,6 +25,25 @@ public final class Stores {
 
     private Stores() {}
 
+    /** As {@link #pre(Object, Object)}, for a field: one that is not part of replicas may refer to anything. */
+    public static void pre(Object o, Object v, int fieldId) {
+        if (Replicas.find(o) != 0 && !Replicas.blue(v) && ClassInfos.of(o).slot(fieldId) >= 0) {
+            pre(o, v);
+        }
+    }
+
+    /** As {@link #pre(Object, Object)}, for a field or an element by its offset in DRAM. */
+    public static void preOffset(Object o, long offset, Object v) {
+        if (Replicas.find(o) != 0 && !Replicas.blue(v) && durable(o, offset)) {
+            pre(o, v);
+        }
+    }
+
+    private static boolean durable(Object o, long offset) {
+        ClassInfo c = ClassInfos.of(o);
+        return c.form == Layout.FORM_ARRAY || c.slotAt(offset) >= 0;
+    }
+
     /** Before a reference is stored into {@code o}: if {@code o} is durable, {@code v} becomes so, or this throws and the store does not happen. */
     public static void pre(Object o, Object v) {
         if (Replicas.find(o) == 0 || Replicas.blue(v)) {
@@ -230,9 +249,10 @@ public final class Stores {
             boolean kept = false;
             PoolException full = null;
             try {
-                long word = Replicas.find(o);
+                // Not while it is grey: if its batch failed, another would copy it without a look at this lock.
+                long word = Promotion.settled(o);
                 if (word != 0) {
-                    Promotion.promote(v);
+                    Promotion.promote(v == null || durable(o, offset) ? v : null);
                     int stripe = Stripes.lock(Replicas.position(word));
                     if (Replicas.position(Replicas.find(o)) == Replicas.position(word)) {
                         kept = true;
@@ -321,7 +341,10 @@ public final class Stores {
             PoolException full;
             int gate = Gate.enter();
             try {
-                Promotion.promote(v);
+                // The pool may have been closed while the gate was shut.
+                if (DurableGraph.active()) {
+                    Promotion.promote(v);
+                }
                 return;
             } catch (PoolException e) {
                 full = e;

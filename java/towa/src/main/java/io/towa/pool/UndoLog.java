@@ -22,7 +22,7 @@ import java.util.Arrays;
  *
  * <p>Rolling back reads the log and changes only what the log names; the word is cleared last. So it can be broken off and begun again. Each
  * byte is logged once, with what it was when the section began: so the order does not matter, and other threads' stores to other bytes
- * are not touched. {@code java/FORMAT-undo.md} has the format for other readers.
+ * are not touched. docs/format.md has the format for other readers.
  *
  * <p>All but {@link #open} is called inside the gate, by the section's thread, or by who has the gate shut.
  */

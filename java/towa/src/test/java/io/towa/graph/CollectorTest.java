@@ -145,13 +145,13 @@ class CollectorTest {
     @Test
     void pausesWithAMillionObjects() {
         Entry[] table = new Entry[1 << 14];
-        TestPool.setRoot(table);
+        DirectPool.setRoot(table);
         for (int i = 0; i < table.length; i++) {
             Entry e = null;
             for (int n = 0; n < 61; n++) {
                 e = new Entry(n, null, e);
             }
-            TestPool.set(table, i, e);
+            DirectPool.set(table, i, e);
         }
         for (int round = 0; round < 5; round++) {
             long objects = Replicas.size();
@@ -161,7 +161,7 @@ class CollectorTest {
             System.out.printf("%d objects, %d dropped: cycle %.0f ms, longest pause %.2f ms%n", objects, Collector.dropped() - before,
                 (System.nanoTime() - start) / 1e6, Collector.lastPauseMillis());
             for (int i = round; i < table.length; i += 8) {
-                TestPool.set(table, i, null);
+                DirectPool.set(table, i, null);
             }
         }
     }

@@ -58,7 +58,7 @@ final class CrashImages {
     static CrashImages of(Path dir, long seed, int steps, long most, String without, CrashRecorder[] recorded) throws Exception {
         Path file = Files.createTempFile(dir, "crash", ".towa");
         Files.delete(file);
-        TestPool.open(file, 16 << 20, Durability.PROCESS);
+        DirectPool.open(file, 16 << 20, Durability.PROCESS);
         CrashRecorder trace = new CrashRecorder(without);
         recorded[0] = trace;
         try {
@@ -77,7 +77,7 @@ final class CrashImages {
             return c;
         } finally {
             Nvm.record(null);
-            TestPool.close();
+            DirectPool.close();
             Files.delete(file);
         }
     }

@@ -63,7 +63,7 @@ final class CrashScript {
     }
 
     void begin() {
-        TestPool.setRoot(w);
+        DirectPool.setRoot(w);
         states[0] = CrashImages.stateNow();
     }
 
@@ -101,13 +101,13 @@ final class CrashScript {
 
     private void set(Object o, String field, Object v) {
         next();
-        TestPool.set(o, field, v);
+        DirectPool.set(o, field, v);
         done();
     }
 
     private void set(Object o, String field, long v) {
         next();
-        TestPool.set(o, field, v);
+        DirectPool.set(o, field, v);
         done();
     }
 
@@ -131,17 +131,17 @@ final class CrashScript {
                 break;
             case 6:
                 next();
-                TestPool.set(w.slots, random.nextInt(w.slots.length), random.nextInt(3) == 0 ? null : payload());
+                DirectPool.set(w.slots, random.nextInt(w.slots.length), random.nextInt(3) == 0 ? null : payload());
                 done();
                 break;
             case 7:
                 next();
-                TestPool.set(w.slots, random.nextInt(w.slots.length), (Object) w.list);
+                DirectPool.set(w.slots, random.nextInt(w.slots.length), (Object) w.list);
                 done();
                 break;
             case 8:
                 next();
-                TestPool.set(w.bytes, random.nextInt(w.bytes.length), (byte) random.nextInt());
+                DirectPool.set(w.bytes, random.nextInt(w.bytes.length), (byte) random.nextInt());
                 done();
                 break;
             case 9:
@@ -153,7 +153,7 @@ final class CrashScript {
             case 11:
                 if (w.list != null) {
                     next();
-                    TestPool.set(w.list, "half", random.nextInt());
+                    DirectPool.set(w.list, "half", random.nextInt());
                     done();
                 }
                 break;
@@ -214,12 +214,12 @@ final class CrashScript {
 
     /** An object of a class that the pool does not know, or a second root. */
     private void meet() {
-        if (met == NEW.length) {
+        if (met == NEW.length || random.nextInt(4) == 0) {
             next();
             if (second == null) {
-                second = TestPool.addRoot("second");
+                second = DirectPool.addRoot("second");
             }
-            TestPool.second = random.nextBoolean() ? null : node();
+            DirectPool.second = random.nextBoolean() ? null : node();
             Roots.mirror(second);
             done();
             return;
@@ -229,7 +229,7 @@ final class CrashScript {
             Object o = c.isArray() ? java.lang.reflect.Array.newInstance(c.getComponentType(), 9)
                 : c == Integer.class ? (Object) (1000 + met) : c == Long.class ? (Object) (1000L + met) : c.getDeclaredConstructor().newInstance();
             next();
-            TestPool.set(w.slots, met % w.slots.length, o);
+            DirectPool.set(w.slots, met % w.slots.length, o);
             done();
         } catch (ReflectiveOperationException e) {
             throw new AssertionError(e);
@@ -254,12 +254,12 @@ final class CrashScript {
         done();
         for (int i = 0; i < 4; i++) {
             next();
-            TestPool.set(w.slots, i, new byte[5000]);
+            DirectPool.set(w.slots, i, new byte[5000]);
             done();
         }
         for (int i = 0; i < 4; i++) {
             next();
-            TestPool.set(w.slots, i, (Object) null);
+            DirectPool.set(w.slots, i, (Object) null);
             done();
         }
     }
@@ -275,7 +275,7 @@ final class CrashScript {
                 Stores.element(w.numbers, i);
             }
             if (w.list != null) {
-                TestPool.set(w.list, "half", random.nextInt());
+                DirectPool.set(w.list, "half", random.nextInt());
             }
             UndoLog.open(DurableGraph.pool(), DurableGraph.allocator());
         });
@@ -288,20 +288,20 @@ final class CrashScript {
 
     private void volatileReference(Object o, String field, Object v) {
         next();
-        long offset = TestPool.offset(o, field);
+        long offset = DirectPool.offset(o, field);
         int token = Stores.lock(o, offset, v);
         Stores.mirrorRef(o, offset, v);
-        TestPool.U.putReferenceVolatile(o, offset, v);
+        DirectPool.U.putReferenceVolatile(o, offset, v);
         Stores.unlock(token);
         done();
     }
 
     private void volatileLong(Object o, String field, long v) {
         next();
-        long offset = TestPool.offset(o, field);
+        long offset = DirectPool.offset(o, field);
         int token = Stores.lock(o, offset);
         Stores.mirrorBits(o, offset, v, 8);
-        TestPool.U.putLongVolatile(o, offset, v);
+        DirectPool.U.putLongVolatile(o, offset, v);
         Stores.unlock(token);
         done();
     }
@@ -321,15 +321,15 @@ final class CrashScript {
         switch (what) {
             case 0:
                 tick++;
-                TestPool.set(w.first, "value", tick);
-                TestPool.set(w.second, "value", tick);
+                DirectPool.set(w.first, "value", tick);
+                DirectPool.set(w.second, "value", tick);
                 break;
             case 1:
-                TestPool.set(w, "list", node());
+                DirectPool.set(w, "list", node());
                 break;
             case 2:
                 if (w.list != null) {
-                    TestPool.set(w, "list", (Object) w.list.next);
+                    DirectPool.set(w, "list", (Object) w.list.next);
                 }
                 break;
             case 3:
@@ -347,11 +347,11 @@ final class CrashScript {
                 break;
             case 5:
                 if (w.list != null) {
-                    TestPool.set(w.list, "half", random.nextInt());
+                    DirectPool.set(w.list, "half", random.nextInt());
                 }
                 break;
             case 6:
-                TestPool.set(w.slots, random.nextInt(w.slots.length), payload());
+                DirectPool.set(w.slots, random.nextInt(w.slots.length), payload());
                 break;
             default:
                 if (random.nextInt(3) == 0) {

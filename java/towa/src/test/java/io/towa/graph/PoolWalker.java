@@ -97,7 +97,7 @@ final class PoolWalker {
         return b.getInt((int) at);
     }
 
-    // ---- undo log, as FORMAT-undo.md has it
+    // ---- undo log, as docs/format.md has it
 
     private void rollBack() {
         long block = word(8232);

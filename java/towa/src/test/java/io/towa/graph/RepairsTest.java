@@ -63,6 +63,8 @@ class RepairsTest {
     private static void check(Map<Object, Object> expected, Path p) {
         for (int round = 0; round < 2; round++) {
             Map<Object, Object> back = (Map<Object, Object>) SavedPool.load(p);
+            assertTrue(U.getInt(back, at(ConcurrentHashMap.class, "sizeCtl")) >= 0);
+            assertNull(U.getReference(back, at(ConcurrentHashMap.class, "nextTable")));
             assertEquals(expected.size(), back.size());
             assertEquals(new HashMap<>(expected), new HashMap<>(back));
             for (Object k : expected.keySet()) {

@@ -1,0 +1,129 @@
+package towabench.micro;
+
+import io.towa.DurableRoot;
+import io.towa.Towa;
+import io.towa.TowaOptions;
+import java.lang.management.GarbageCollectorMXBean;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Path;
+
+/**
+ * Fills a pool and is killed; opens it again, and is timed.
+ *
+ * <pre>
+ *   Restart fill POOL strings|small COUNT    ends by killing itself; @filled seconds bytes
+ *   Restart open POOL                        @restart objects bytes open_seconds recovery_seconds gc_seconds gcs cpu_seconds   @check true   @end
+ * </pre>
+ */
+public final class Restart {
+    /** The thesis' string program: the n-th string is a fixed one joined with n, some 472 bytes an element in the pool. */
+    static final class Strings {
+        static final String FIXED = "durable ".repeat(46);
+        final String[] strings;
+        int i;
+
+        Strings(int count) {
+            strings = new String[count];
+        }
+    }
+
+    /** 32 bytes on the heap. */
+    static final class Small {
+        long number;
+        int half;
+        Small other;
+    }
+
+    static final class Smalls {
+        final Small[] all;
+        int i;
+
+        Smalls(int count) {
+            all = new Small[count];
+        }
+    }
+
+    @DurableRoot static Object data;
+
+    private Restart() {}
+
+    public static void main(String[] args) throws Exception {
+        TowaOptions how = TowaOptions.DEFAULT.withCapacity(16L << 30);
+        if (args[0].equals("fill")) {
+            long began = System.nanoTime();
+            Towa.open(Path.of(args[1]), how);
+            fill(args[2].equals("strings"), Integer.parseInt(args[3]));
+            System.out.println("@filled " + (System.nanoTime() - began) / 1e9 + " " + Towa.metrics().usedBytes());
+            System.out.flush();
+            // As a crash would: nothing is closed.
+            new ProcessBuilder("kill", "-9", Long.toString(ProcessHandle.current().pid())).start().waitFor();
+            Thread.sleep(10_000);
+        }
+        // What the first use of the management classes costs is not the recovery's.
+        long gcBefore = gcMillis();
+        long gcs = gcCount();
+        long cpu = cpuNanos();
+        long began = System.nanoTime();
+        Towa.open(Path.of(args[1]), how);
+        double seconds = (System.nanoTime() - began) / 1e9;
+        double gc = (gcMillis() - gcBefore) / 1e3;
+        cpu = cpuNanos() - cpu;
+        System.out.println("@restart " + Towa.metrics().objects() + " " + Towa.metrics().usedBytes() + " " + seconds + " " + Towa.metrics().recoverySeconds() + " "
+            + gc + " " + (gcCount() - gcs) + " " + cpu / 1e9);
+        System.out.println("@check " + check());
+        System.out.println("@end");
+    }
+
+    private static void fill(boolean strings, int count) {
+        if (strings) {
+            Strings s = new Strings(count);
+            data = s;
+            while (s.i < count) {
+                s.strings[s.i] = Strings.FIXED + s.i;
+                s.i++;
+            }
+        } else {
+            Smalls s = new Smalls(count);
+            data = s;
+            while (s.i < count) {
+                Small small = new Small();
+                small.number = s.i;
+                small.half = s.i / 2;
+                small.other = s.all[s.i / 2];
+                s.all[s.i] = small;
+                s.i++;
+            }
+        }
+    }
+
+    private static boolean check() {
+        if (data instanceof Strings s) {
+            for (int k = 0; k < s.i; k++) {
+                if (!s.strings[k].equals(Strings.FIXED + k)) {
+                    return false;
+                }
+            }
+            return s.i == s.strings.length;
+        }
+        Smalls s = (Smalls) data;
+        for (int k = 1; k < s.i; k++) {
+            if (s.all[k].number != k || s.all[k].other.number != k / 2 && k / 2 != k) {
+                return false;
+            }
+        }
+        return s.i == s.all.length;
+    }
+
+    /** Of the whole process: what the opening would take on an idle machine, were it of one thread. */
+    private static long cpuNanos() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+    }
+
+    private static long gcMillis() {
+        return ManagementFactory.getGarbageCollectorMXBeans().stream().mapToLong(GarbageCollectorMXBean::getCollectionTime).sum();
+    }
+
+    private static long gcCount() {
+        return ManagementFactory.getGarbageCollectorMXBeans().stream().mapToLong(GarbageCollectorMXBean::getCollectionCount).sum();
+    }
+}
