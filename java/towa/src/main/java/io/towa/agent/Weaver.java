@@ -102,6 +102,11 @@ public final class Weaver {
         return length <= HOT_INLINE && length + growth > HOT_INLINE || length <= ANY_INLINE && length + growth > ANY_INLINE;
     }
 
+    /** Of a class of the JDK: is it in one of the packages whose classes are data? Stores to fields of all others have no barrier. */
+    public static boolean mayHoldData(Class<?> c) {
+        return Skip.mayHoldData(c.getName().replace('.', '/'));
+    }
+
     private static final class Visitor extends ClassVisitor {
         private final Job job;
         private final String[] methods;

@@ -200,9 +200,9 @@ public final class PoolFile implements AutoCloseable {
 
     private Superblock make(long capacity, Durability durability) throws IOException {
         Superblock s = new Superblock();
-        SecureRandom random = new SecureRandom();
-        s.uuidHigh = random.nextLong() & 0xffffffffffff0fffL | 0x4000L;
-        s.uuidLow = random.nextLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
+        ByteBuffer random = ByteBuffer.wrap(randomBytes());
+        s.uuidHigh = random.getLong() & 0xffffffffffff0fffL | 0x4000L;
+        s.uuidLow = random.getLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
         s.capacity = capacity == 0 ? defaultCapacity() : capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT;
         s.created = System.currentTimeMillis() / 1000;
         s.durability = durability;
@@ -217,6 +217,20 @@ public final class PoolFile implements AutoCloseable {
         s.ready = true;
         s.write(channel);
         return s;
+    }
+
+    /** Of the kernel's, without the JDK's security providers: loading those takes longer than all else that opening does. */
+    private static byte[] randomBytes() {
+        byte[] bytes = new byte[16];
+        try (java.io.FileInputStream in = new java.io.FileInputStream("/dev/urandom")) {
+            if (in.readNBytes(bytes, 0, 16) == 16) {
+                return bytes;
+            }
+        } catch (IOException e) {
+            // a place without devices
+        }
+        new SecureRandom().nextBytes(bytes);
+        return bytes;
     }
 
     private void adjust(long capacity, Durability durability) throws IOException {
