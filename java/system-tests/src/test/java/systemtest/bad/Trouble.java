@@ -66,6 +66,12 @@ public final class Trouble {
     private static int overflows;
 
     private static void stack() throws InterruptedException {
+        // All that is linked at its first use is linked now, and not where the stack ends.
+        for (int kind = 0; kind < KINDS; kind++) {
+            for (int d = 0; d < 40; d++) {
+                store(kind, d);
+            }
+        }
         int first = Integer.getInteger("kind", 0);
         int last = Integer.getInteger("kind", KINDS - 1);
         for (int kind = first; kind <= last; kind++) {
@@ -161,7 +167,9 @@ public final class Trouble {
                 hoard = null;
                 ends++;
             }
-            verify("after the heap had ended, round " + round);
+            // What was durable is held until the collector's next cycle; that needs little, and a thread of its own tries again and again.
+            collected();
+            verify("after the heap had ended");
             if (round % 5 == 4) {
                 r.map.clear();
                 r.concurrent.clear();
@@ -169,6 +177,24 @@ public final class Trouble {
             }
         }
         System.out.println(ends + " times out of memory");
+    }
+
+    private static void collected() {
+        for (int tries = 0;; tries++) {
+            try {
+                Towa.collect();
+                return;
+            } catch (OutOfMemoryError e) {
+                if (tries == 100) {
+                    throw e;
+                }
+                try {
+                    Thread.sleep(10);
+                } catch (InterruptedException i) {
+                    throw new AssertionError(i);
+                }
+            }
+        }
     }
 
     // ---- interrupts

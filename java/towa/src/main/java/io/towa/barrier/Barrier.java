@@ -77,10 +77,8 @@ public final class Barrier {
     /** Before an atomic write of a primitive. */
     static int begin(Object o, long offset) {
         if (o == null) return 0;
-        int token = WhiteGate.enter();
-        if (!Header.marked(o) || !Replicas.durable(o)) return token;
-        WhiteGate.exit(token);
-        return Stores.lock(o, offset);
+        int token = enterIfWhite(o);
+        return token > 0 ? token : Stores.lock(o, offset);
     }
 
     /** Before an atomic write of a reference: its value becomes durable before the lock is taken, never under it. */
@@ -90,10 +88,8 @@ public final class Barrier {
             Stores.preStaticOffset((Class<?>) o, offset, v);
             return 0;
         }
-        int token = WhiteGate.enter();
-        if (!Header.marked(o) || !Replicas.durable(o)) return token;
-        WhiteGate.exit(token);
-        return Stores.lock(o, offset, v);
+        int token = enterIfWhite(o);
+        return token > 0 ? token : Stores.lock(o, offset, v);
     }
 
     /** Before a put of a primitive that publishes: the replica has it first. */
@@ -173,13 +169,24 @@ public final class Barrier {
         return token;
     }
 
+    /** In the white gate if {@code o} is white, greater than 0; 0 and outside if it is not. */
+    private static int enterIfWhite(Object o) {
+        int token = WhiteGate.enter();
+        boolean white = false;
+        try {
+            white = !Header.marked(o) || !Replicas.durable(o);
+        } finally {
+            // Also where the stack ends.
+            if (!white) WhiteGate.exit(token);
+        }
+        return white ? token : 0;
+    }
+
     /** Enters the gate for a white object; -1 for a durable one. */
     private static int gate(Object o) {
         if (o == null) return 0;
-        int token = WhiteGate.enter();
-        if (!Header.marked(o) || !Replicas.durable(o)) return token;
-        WhiteGate.exit(token);
-        return -1;
+        int token = enterIfWhite(o);
+        return token > 0 ? token : -1;
     }
 
     /** Token 0: the group was turned on between before and the store; then it is as a plain store. */

@@ -45,6 +45,8 @@ public final class Collector {
     /** Under CYCLE: the pool is about to be closed, or not open yet. */
     private static boolean stopped = true;
     private static volatile boolean marking;
+    /** The marks of this cycle say too little. */
+    private static volatile boolean broken;
     private static volatile long cycles;
     private static volatile long dropped;
     private static volatile long lastPause;
@@ -91,8 +93,10 @@ public final class Collector {
                 drain();
             }
             end();
-            marked = true;
-            dropped += Replicas.retain();
+            if (!broken) {
+                marked = true;
+                dropped += Replicas.retain();
+            }
         } finally {
             free(marked);
             open = null;
@@ -106,6 +110,7 @@ public final class Collector {
         try {
             references = referencesByClass(DurableGraph.classes());
             allocator.colour(true);
+            broken = false;
             marking = true;
             roots();
         } finally {
@@ -123,7 +128,9 @@ public final class Collector {
                 drain();
             } while (take());
             marking = false;
-            Replicas.onlyMarked(allocator);
+            if (!broken) {
+                Replicas.onlyMarked(allocator);
+            }
         } finally {
             Gate.open();
             paused(start);
@@ -213,8 +220,17 @@ public final class Collector {
     /** Inside the gate: a reference to the replica at {@code at} is about to be stored in the pool. */
     static void linked(long at) {
         if (marking && at != 0 && allocator.mark(at)) {
-            synchronized (HANDED) {
-                handed.push(at);
+            boolean done = false;
+            try {
+                synchronized (HANDED) {
+                    handed.push(at);
+                }
+                done = true;
+            } finally {
+                if (!done) {
+                    // No heap or stack left: it is marked, and nobody will look into it. This cycle frees nothing.
+                    broken = true;
+                }
             }
         }
     }

@@ -18,7 +18,6 @@ import io.towa.pool.UndoLog;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.atomic.LongAdder;
 
 /**
  * The one pool that is open, and what belongs to it.
@@ -42,9 +41,9 @@ public final class DurableGraph {
     private static int nextIndex;
     private static final Object CLASS_RECORDS = new Object();
 
-    private static final LongAdder STORES = new LongAdder();
-    private static final LongAdder PROMOTED = new LongAdder();
-    private static final LongAdder SKIPPED = new LongAdder();
+    private static final Counter STORES = new Counter();
+    private static final Counter PROMOTED = new Counter();
+    private static final Counter SKIPPED = new Counter();
 
     private DurableGraph() {}
 
@@ -226,11 +225,11 @@ public final class DurableGraph {
     }
 
     static void skipped() {
-        SKIPPED.increment();
+        SKIPPED.add(1);
     }
 
     static void stored() {
-        STORES.increment();
+        STORES.add(1);
     }
 
     /** Stores and promotions so far. */

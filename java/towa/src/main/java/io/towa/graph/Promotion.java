@@ -71,6 +71,7 @@ final class Promotion extends Batches.Batch {
                 DurableGraph.skipped();
                 return 0;
             }
+            roomOnStack(64, 0, 0, 0, 0);
             Promotion p = take();
             try {
                 long position = p.run(o);
@@ -107,6 +108,11 @@ final class Promotion extends Batches.Batch {
         }
     }
 
+    /** So that the stack ends here, where nothing has begun, rather than in the midst of a batch, whose group would wait for ever. */
+    private static long roomOnStack(int frames, long a, long b, long c, long d) {
+        return frames == 0 ? a : roomOnStack(frames - 1, b + frames, c, d, a) + b;
+    }
+
     private static Promotion take() {
         synchronized (POOL_LOCK) {
             Promotion p = idle;
@@ -141,11 +147,12 @@ final class Promotion extends Batches.Batch {
     /** Position of the first object's replica; 0 if another batch failed, or took the first object: try again. */
     private long run(Object first) {
         Batches.begin(this);
-        cache = DurableGraph.allocator().acquire();
+        cache = null;
         retry = false;
         boolean good = false;
         boolean arrived = false;
         try {
+            cache = DurableGraph.allocator().acquire();
             if (shade(first, -1) != 0) {
                 return 0;
             }
@@ -160,7 +167,9 @@ final class Promotion extends Batches.Batch {
                 Batches.arrive(this, false);
             }
             settle(good);
-            DurableGraph.allocator().release(cache);
+            if (cache != null) {
+                DurableGraph.allocator().release(cache);
+            }
             Batches.end(this);
         }
     }
@@ -210,12 +219,13 @@ final class Promotion extends Batches.Batch {
         int hash = System.identityHashCode(o);
         long bytes = as.form == Layout.FORM_OBJECT || as.form == Layout.FORM_ARRAY ? as.replicaBytes(o) : Constants.replicaBytes(o, as);
         long position = DurableGraph.allocator().allocate(cache, bytes);
+        if (count == objects.length) {
+            // Before the object is entered: one that is grey and in nobody's list would stay so.
+            grow();
+        }
         long had = Replicas.insert(o, Replicas.grey(position, slot));
         if (had != 0) {
             return had;
-        }
-        if (count == objects.length) {
-            grow();
         }
         objects[count] = o;
         infos[count] = as;

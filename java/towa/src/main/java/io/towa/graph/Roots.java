@@ -11,6 +11,7 @@ import java.lang.reflect.Modifier;
 import java.util.ArrayList;
 import java.util.List;
 import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.ReservedStackAccess;
 
 /**
  * The durable roots: static fields of this program, and the pool's records of them.
@@ -151,6 +152,7 @@ final class Roots {
     }
 
     /** Brings the field's value to its record, and again while it changes; nothing if its pool was closed meanwhile. */
+    @ReservedStackAccess
     static void mirror(Root root) {
         for (boolean tried = false;; tried = true) {
             PoolException full;

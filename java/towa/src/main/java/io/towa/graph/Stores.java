@@ -7,6 +7,7 @@ import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
 import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.ReservedStackAccess;
 
 /**
  * The slow paths of barriers: a store to an object that is marked, and so perhaps durable.
@@ -17,6 +18,9 @@ import jdk.internal.misc.Unsafe;
  * before anything points to it.
  *
  * <p>If the pool is full, the gate is left, the collector runs, and the operation is tried once more: each begins by looking everything up anew.
+ *
+ * <p>Where the stack ends: what has begun is finished on the stack that the machine keeps for such methods, and the error comes after it. A store to DRAM without
+ * its mirror, or a gate that nobody leaves, would be worse than a late error. Promotion needs more than that, so it asks for its stack beforehand.
  *
  * <p>Each is one aligned store of at most 8 bytes to the pool: a crash shows the old value or the new. Source: RBP, section 4.2 (putfield, volatile).
  */
@@ -45,6 +49,7 @@ public final class Stores {
     }
 
     /** Before a reference is stored into {@code o}: if {@code o} is durable, {@code v} becomes so, or this throws and the store does not happen. */
+    @ReservedStackAccess
     public static void pre(Object o, Object v) {
         if (Replicas.find(o) == 0 || Replicas.blue(v)) {
             return;
@@ -67,6 +72,7 @@ public final class Stores {
     }
 
     /** As {@link #pre}, for {@code n} references that are about to be copied into {@code array}. */
+    @ReservedStackAccess
     public static void preRange(Object[] source, int from, int n, Object array) {
         if (Replicas.find(array) == 0) {
             return;
@@ -91,6 +97,7 @@ public final class Stores {
     }
 
     /** After a store to a field. */
+    @ReservedStackAccess
     public static void field(Object o, int fieldId) {
         if (Replicas.find(o) == 0) {
             return;
@@ -115,6 +122,7 @@ public final class Stores {
     }
 
     /** After a store of {@code bytes} bytes at an offset in DRAM. */
+    @ReservedStackAccess
     public static void offset(Object o, long offset, long bytes) {
         if (Replicas.find(o) == 0) {
             return;
@@ -150,6 +158,7 @@ public final class Stores {
     }
 
     /** After stores to {@code n} elements. */
+    @ReservedStackAccess
     public static void range(Object array, int from, int n) {
         if (n <= 0 || Replicas.find(array) == 0) {
             return;
@@ -316,10 +325,33 @@ public final class Stores {
             at = Replicas.position(word) + c.nvm[slot];
         }
         log(at, bytes, reference);
+        boolean done = false;
+        try {
+            Nvm.putBits(at, bits, bytes);
+            Nvm.writeBack(at, bytes);
+            Nvm.fence();
+            DurableGraph.stored();
+            done = true;
+        } finally {
+            if (!done) {
+                restore(o, offset, at, bytes, reference);
+            }
+        }
+    }
+
+    /** The store to DRAM will not come: the stack ended. */
+    @ReservedStackAccess
+    private static void restore(Object o, long offset, long at, int bytes, boolean reference) {
+        long bits;
+        if (reference) {
+            Object v = U.getReference(o, offset);
+            bits = v == null ? 0 : Replicas.position(Replicas.find(v));
+        } else {
+            bits = bytes == 8 ? U.getLong(o, offset) : bytes == 4 ? U.getInt(o, offset) : bytes == 2 ? U.getShort(o, offset) : U.getByte(o, offset);
+        }
         Nvm.putBits(at, bits, bytes);
         Nvm.writeBack(at, bytes);
         Nvm.fence();
-        DurableGraph.stored();
     }
 
     // ---- static fields
@@ -336,6 +368,7 @@ public final class Stores {
         }
     }
 
+    @ReservedStackAccess
     private static void promoteForRoot(Object v) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
