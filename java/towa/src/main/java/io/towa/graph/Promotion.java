@@ -210,12 +210,13 @@ final class Promotion extends Batches.Batch {
         int hash = System.identityHashCode(o);
         long bytes = as.form == Layout.FORM_OBJECT || as.form == Layout.FORM_ARRAY ? as.replicaBytes(o) : Constants.replicaBytes(o, as);
         long position = DurableGraph.allocator().allocate(cache, bytes);
+        // Before it is grey: one that is, but not on the list, would stay so, and who meets it wait for ever.
+        if (count == objects.length) {
+            grow();
+        }
         long had = Replicas.insert(o, Replicas.grey(position, slot));
         if (had != 0) {
             return had;
-        }
-        if (count == objects.length) {
-            grow();
         }
         objects[count] = o;
         infos[count] = as;
