@@ -63,10 +63,14 @@ final class CollectorThread extends Thread {
     @Override
     public void run() {
         for (int looks = 1; pause(); looks++) {
-            if (muchAllocated()) {
-                Collector.collect();
-            } else if (looks % HEAP_LOOKS == 0 && heapIsFull()) {
-                collectForHeap();
+            try {
+                if (muchAllocated()) {
+                    Collector.collect();
+                } else if (looks % HEAP_LOOKS == 0 && heapIsFull()) {
+                    collectForHeap();
+                }
+            } catch (OutOfMemoryError e) {
+                // That cycle was broken off. It is what makes room in the heap, so it is tried again.
             }
         }
     }
