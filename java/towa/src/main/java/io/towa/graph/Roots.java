@@ -128,9 +128,14 @@ final class Roots {
             if (asked.get(fieldId)) {
                 return named(field);
             }
-            asked.set(fieldId);
         }
         learnAll();
+        synchronized (Roots.class) {
+            // Only now: had it failed, for want of room perhaps, the next store would pass for one to no root.
+            if (now == learnt) {
+                asked.set(fieldId);
+            }
+        }
         return named(field);
     }
 
@@ -256,6 +261,7 @@ final class Roots {
     /** Every root field of the classes that are loaded becomes a root; one that the pool did not know gets its present value there. */
     static void learnAll() {
         RootFields.Root[] work = work();
+        RuntimeException failure = null;
         for (int i = 0; i < work.length; i++) {
             RootFields.Root r = work[i];
             if (r.gone()) {
@@ -265,14 +271,26 @@ final class Roots {
             try {
                 // The class is loaded: the weaver met it. A class of the same name that another loader would find is not looked for.
                 Class<?> c = Class.forName(r.className.replace('/', '.'), false, r.loader());
-                Root root = add(c, c.getDeclaredField(r.field), r.annotated);
+                Field f = c.getDeclaredField(r.field);
+                Root root = add(c, f, r.annotated);
+                // One that is known may have been stored to before the pool was active, or its value not have fit.
+                root = root != null ? root : at(c, U.staticFieldOffset(f));
                 if (root != null) {
                     mirror(root);
                 }
                 done(r);
             } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
                 // It is being defined by now, or that failed after it was woven: looked at again with the next.
+            } catch (RuntimeException e) {
+                // The others are not to suffer for it. A field that can be no root is said so once; what had no room is tried again.
+                failure = failure == null ? e : failure;
+                if (!(e instanceof PoolException) || ((PoolException) e).reason() != Reason.FULL) {
+                    done(r);
+                }
             }
+        }
+        if (failure != null) {
+            throw failure;
         }
     }
 
