@@ -143,6 +143,11 @@ final class Lists {
             }
         } catch (IndexOutOfBoundsException e) {
             // another thread made it shorter
+        } catch (java.util.ConcurrentModificationException e) {
+            // Vector.addAll counts outside its lock, so replaceAll and sort of another thread may see it.
+            if (!shared) {
+                throw e;
+            }
         }
     }
 

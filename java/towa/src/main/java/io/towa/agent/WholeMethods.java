@@ -6,7 +6,8 @@ import org.objectweb.asm.Opcodes;
 
 /**
  * Methods of the JDK's collections that pass through states in which entries stored long ago cannot be reached: a table is published before its nodes
- * have moved, a tree is rotated link by link. A crash there would lose them, so each of these methods is a section: whole or not at all.
+ * have moved, a tree is rotated link by link. A crash there would lose them, so each of these methods is a section: whole or not at all. And methods
+ * that an exception of a barrier would leave in such a state: what could be refused is made durable before they begin.
  *
  * <pre>
  *   begin(this); try { what the method did } finally { end(this); }
@@ -26,6 +27,22 @@ final class WholeMethods {
         "java/util/IdentityHashMap.closeDeletion(I)V",
     };
 
+    /**
+     * Methods that change the collection before they store what they were given: if that cannot become durable, or there is no room for it, the
+     * refusal must come first, or the collection is left in between. The local variables of what is given follow.
+     */
+    private static final String[] FIRST = {
+        "java/util/ArrayList.add(ILjava/lang/Object;)V", "2",
+        "java/util/Vector.insertElementAt(Ljava/lang/Object;I)V", "1",
+        "java/util/ArrayDeque.addFirst(Ljava/lang/Object;)V", "1",
+        "java/util/PriorityQueue.offer(Ljava/lang/Object;)Z", "1",
+        "java/util/concurrent/PriorityBlockingQueue.offer(Ljava/lang/Object;)Z", "1",
+        "java/util/IdentityHashMap.put(Ljava/lang/Object;Ljava/lang/Object;)Ljava/lang/Object;", "12",
+        // Collections, whose elements count.
+        "java/util/ArrayList.addAll(ILjava/util/Collection;)Z", "*2",
+        "java/util/Vector.addAll(ILjava/util/Collection;)Z", "*2",
+    };
+
     private WholeMethods() {}
 
     /** {@code next}, or what makes a section of the method that is written to it. */
@@ -33,7 +50,29 @@ final class WholeMethods {
         if (!owner.startsWith("java/util/")) return next;
         String whole = owner + "." + name + desc;
         for (int i = 0; i < METHODS.length; i++) if (METHODS[i].equals(whole)) return new Section(next, owner);
+        for (int i = 0; i < FIRST.length; i += 2) if (FIRST[i].equals(whole)) return new First(next, FIRST[i + 1]);
         return next;
+    }
+
+    private static final class First extends MethodVisitor {
+        private final String given;
+
+        First(MethodVisitor next, String given) {
+            super(Opcodes.ASM9, next);
+            this.given = given;
+        }
+
+        @Override
+        public void visitCode() {
+            super.visitCode();
+            boolean elements = given.charAt(0) == '*';
+            for (int i = elements ? 1 : 0; i < given.length(); i++) {
+                super.visitVarInsn(Opcodes.ALOAD, 0);
+                super.visitVarInsn(Opcodes.ALOAD, given.charAt(i) - '0');
+                super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Whole", elements ? "firstAll" : "first",
+                    elements ? "(Ljava/lang/Object;Ljava/util/Collection;)V" : "(Ljava/lang/Object;Ljava/lang/Object;)V", false);
+            }
+        }
     }
 
     private static final class Section extends MethodVisitor {

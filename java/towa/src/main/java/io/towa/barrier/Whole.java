@@ -1,6 +1,8 @@
 package io.towa.barrier;
 
 import io.towa.graph.Sections;
+import io.towa.graph.Stores;
+import java.util.Collection;
 
 /** Brackets of the JDK's methods that must be whole or not at all: see {@code io.towa.agent.WholeMethods}. */
 public final class Whole {
@@ -8,6 +10,18 @@ public final class Whole {
 
     public static void begin(Object o) {
         if (Switch.Raw.on() && Header.marked(o)) Sections.begin(o);
+    }
+
+    /** Before a method of the collection {@code o} that is going to store {@code v}: that is durable, if {@code o} is, or this throws. */
+    public static void first(Object o, Object v) {
+        if (v != null && Switch.Raw.on() && Header.marked(o)) Stores.pre(o, v);
+    }
+
+    /** As {@link #first}, for each element. */
+    public static void firstAll(Object o, Collection<?> all) {
+        if (all == null || !Switch.Raw.on() || !Header.marked(o)) return;
+        Object[] elements = all.toArray();
+        for (int i = 0; i < elements.length; i++) if (elements[i] != null) Stores.pre(o, elements[i]);
     }
 
     /** Ends what {@link #begin} began for {@code o}, if it did; a second call does nothing. */

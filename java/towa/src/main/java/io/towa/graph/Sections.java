@@ -55,6 +55,7 @@ public final class Sections {
     /** Objects whose methods are under way as sections of this thread, the last one last; under the lock. */
     private static final ArrayList<Object> WHOLE = new ArrayList<>();
     private static final long PATIENCE_S = 1;
+    private static final long CLOSE_PATIENCE_S = 10;
     /** Methods that ran unprotected, because another section did not end in time. */
     private static final LongAdder UNPROTECTED = new LongAdder();
 
@@ -68,7 +69,7 @@ public final class Sections {
         if (!DurableGraph.active() || Replicas.find(o) == 0) {
             return;
         }
-        if (!lockSoon()) {
+        if (!lockWithin(PATIENCE_S)) {
             UNPROTECTED.increment();
             return;
         }
@@ -89,12 +90,12 @@ public final class Sections {
         }
     }
 
-    private static boolean lockSoon() {
+    private static boolean lockWithin(long seconds) {
         if (LOCK.tryLock()) {
             return true;
         }
         boolean interrupted = false;
-        long end = System.nanoTime() + PATIENCE_S * 1_000_000_000;
+        long end = System.nanoTime() + seconds * 1_000_000_000;
         try {
             for (;;) {
                 try {
@@ -125,12 +126,15 @@ public final class Sections {
         }
     }
 
-    /** Waits until no section runs, and lets none begin before {@link #resume}. */
+    /** Waits until no section runs, 10 s at most, and lets none begin before {@link #resume}. */
     static void pause() {
         if (LOCK.isHeldByCurrentThread()) {
             throw new TowaException("the pool cannot be closed inside Towa.atomically");
         }
-        LOCK.lock();
+        if (!lockWithin(CLOSE_PATIENCE_S)) {
+            throw new TowaException("the pool is not closed: a section of another thread did not end within " + CLOSE_PATIENCE_S
+                + " s (if it called System.exit, it waits for the shutdown hook that closes); what was stored is in the pool");
+        }
     }
 
     static void resume() {

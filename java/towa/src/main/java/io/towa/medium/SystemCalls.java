@@ -49,6 +49,9 @@ public final class SystemCalls {
     private static long call(MethodHandle how, long number, long a, long b, long c, long d) {
         try {
             return (long) how.invokeExact(number, a, b, c, d);
+        } catch (Error e) {
+            // The end of the stack is the program's to see.
+            throw e;
         } catch (Throwable e) {
             throw new LinkageError("syscall", e);
         }
@@ -75,6 +78,9 @@ public final class SystemCalls {
         long privateWithoutReserve = 0x4002;
         try {
             return (long) MAP.invokeExact(MMAP, 0L, bytes, readWrite, privateWithoutReserve, (long) descriptor, 0L);
+        } catch (Error e) {
+            // The end of the stack is the program's to see.
+            throw e;
         } catch (Throwable e) {
             throw new LinkageError("syscall", e);
         }

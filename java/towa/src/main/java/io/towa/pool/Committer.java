@@ -11,6 +11,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import jdk.internal.access.SharedSecrets;
 
 /**
  * Commits of a private image: every interval the pages that were stored to go to the log, then to the pool's file ({@link RedoLog}).
@@ -71,7 +72,42 @@ public final class Committer extends Thread {
         }
         Committer c = new Committer(pool, pool.dirty(), new Disk.Channel(pool.channel()), pool.log(), options.interval().toNanos());
         c.start();
+        atExit(c);
         return c;
+    }
+
+    private static boolean hooked;
+    private static volatile Committer last;
+
+    /** A program that ends in the ordinary way has its last stores in the file: a commit after its own shutdown hooks. */
+    private static synchronized void atExit(Committer c) {
+        last = c;
+        if (hooked) {
+            return;
+        }
+        hooked = true;
+        try {
+            SharedSecrets.getJavaLangAccess().registerShutdownHook(HOOK_SLOT, false, new LastCommit());
+        } catch (InternalError | IllegalStateException e) {
+            // The slot is taken, or the machine is on its way down: then as after a crash, at most one interval is lost.
+        }
+    }
+
+    /** Behind console, application hooks, and files to delete. */
+    private static final int HOOK_SLOT = 7;
+
+    private static final class LastCommit implements Runnable {
+        @Override
+        public void run() {
+            Committer c = last;
+            if (c != null && c.isAlive()) {
+                try {
+                    c.sync();
+                } catch (PoolException e) {
+                    System.err.println("towa: the last commit failed: " + e.getMessage());
+                }
+            }
+        }
     }
 
     /** Goes on after {@link #end}. */
@@ -229,7 +265,7 @@ public final class Committer extends Thread {
                 dirtyAgain(pages);
             }
             return failed(e);
-        } catch (RuntimeException | OutOfMemoryError e) {
+        } catch (RuntimeException | Error e) {
             if (pages != null && !logged) {
                 dirtyAgain(pages);
             }
