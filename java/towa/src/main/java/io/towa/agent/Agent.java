@@ -89,7 +89,7 @@ public final class Agent {
         HashSet<Module> us = new HashSet<Module>();
         us.add(Agent.class.getModule());
         HashMap<String, Set<Module>> exports = new HashMap<String, Set<Module>>();
-        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation", "jdk.internal.reflect"};
+        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation", "jdk.internal.reflect", "sun.nio.ch"};
         for (int i = 0; i < packages.length; i++) exports.put(packages[i], us);
         inst.redefineModule(base, new HashSet<Module>(), exports, new HashMap<String, Set<Module>>(), new HashSet<Class<?>>(),
             new HashMap<Class<?>, java.util.List<Class<?>>>());

@@ -14,6 +14,9 @@ final class ClassScan {
         "11111111111111112323322222111111111111111111111111111122222111111111111111111111111111111111111111111"
         + "11111111111111111111111111111113111111111111111111113333333333333333200111111333333355323113311043355";
 
+    /** Bytes of code for one store to a field: 8 to 12. */
+    private static final int PUT = 10;
+
     final byte[] b;
     final int version;
     final int access;
@@ -25,6 +28,9 @@ final class ClassScan {
     /** By the order of methods in the file, filled by {@link #scanCode}. */
     boolean[] needs;
     int[] maxLocals;
+    /** Bytes of code, and about how many more when woven. */
+    int[] length;
+    int[] growth;
     /** Names + descriptors of native methods with an array among their arguments. */
     private String[] natives = new String[0];
     private final int[] cp;
@@ -129,6 +135,8 @@ final class ClassScan {
         int n = u2(methodsAt);
         needs = new boolean[n];
         maxLocals = new int[n];
+        length = new int[n];
+        growth = new int[n];
         boolean any = false;
         int at = methodsAt + 2;
         for (int i = 0; i < n; i++) {
@@ -137,7 +145,9 @@ final class ClassScan {
             for (int k = 0; k < attributes; k++) {
                 if (utfIs(u2(at), "Code")) {
                     maxLocals[i] = u2(at + 8);
-                    needs[i] = codeNeeds(at + 14, u4(at + 10), statics);
+                    length[i] = u4(at + 10);
+                    growth[i] = growth(at + 14, length[i], statics);
+                    needs[i] = growth[i] != 0;
                     any |= needs[i];
                 }
                 at += 6 + u4(at + 2);
@@ -173,22 +183,25 @@ final class ClassScan {
         return false;
     }
 
-    private boolean codeNeeds(int start, int length, boolean statics) {
-        int end = start + length;
+    /** About how many bytes of code the barriers of a method take; 0 only if it needs none. */
+    private int growth(int start, int bytes, boolean statics) {
+        int more = 0;
+        int end = start + bytes;
         for (int at = start; at < end; ) {
             int op = b[at] & 255;
-            if (op >= 79 && op <= 86) return true;
-            if (op == 181) {
-                if (putNeeds(u2(at + 1))) return true;
+            if (op >= 79 && op <= 86) {
+                more += 2;
+            } else if (op == 181) {
+                if (putNeeds(u2(at + 1))) more += PUT;
             } else if (op == 179) {
-                if (statics) return true;
-            } else if (op >= 182 && op <= 185) {
-                if (callNeeds(u2(at + 1))) return true;
+                if (statics) more += PUT;
+            } else if (op >= 182 && op <= 185 && callNeeds(u2(at + 1))) {
+                more++;
             }
             int step = LENGTHS.charAt(op) - '0';
             at += step != 0 ? step : variable(at, op, start);
         }
-        return false;
+        return more;
     }
 
     private int variable(int at, int op, int start) {

@@ -1,5 +1,6 @@
 package io.towa.agent;
 
+import org.objectweb.asm.AnnotationVisitor;
 import org.objectweb.asm.Handle;
 import org.objectweb.asm.Label;
 import org.objectweb.asm.MethodVisitor;
@@ -24,6 +25,7 @@ final class MethodWeaver extends MethodVisitor {
         }
     }
 
+    static final String FORCE_INLINE = "Ljdk/internal/vm/annotation/ForceInline;";
     private static final String ARRAYS = "io/towa/barrier/ArrayStores";
     private static final String[] STORES = {"iastore", "lastore", "fastore", "dastore", "aastore", "bastore", "castore", "sastore"};
     private static final String[] STORE_DESCS = {"([III)V", "([JIJ)V", "([FIF)V", "([DID)V",
@@ -34,16 +36,24 @@ final class MethodWeaver extends MethodVisitor {
     private final boolean constructor;
     private final boolean isStatic;
     private final int freeLocal;
+    /** It has been given the annotation of that name; a second one would be an error. */
+    private final boolean inline;
     private boolean initialized;
     private int news;
 
-    MethodWeaver(MethodVisitor next, Weaver.Job job, int access, String name, int maxLocals) {
+    MethodWeaver(MethodVisitor next, Weaver.Job job, int access, String name, int maxLocals, boolean inline) {
         super(Opcodes.ASM9, next);
         this.job = job;
         constructor = name.equals("<init>");
         initialized = !constructor;
         isStatic = (access & Opcodes.ACC_STATIC) != 0;
         freeLocal = maxLocals;
+        this.inline = inline;
+    }
+
+    @Override
+    public AnnotationVisitor visitAnnotation(String annotation, boolean visible) {
+        return inline && annotation.equals(FORCE_INLINE) ? null : super.visitAnnotation(annotation, visible);
     }
 
     // ---- joins of control

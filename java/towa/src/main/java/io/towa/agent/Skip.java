@@ -55,8 +55,7 @@ final class Skip {
     private Skip() {}
 
     /**
-     * Of a class of the JDK: may its instances be durable? The same packages as in the policy of the graph, which refuses instances of all
-     * others of the JDK's classes.
+     * Of a class of the JDK: may its instances be durable? The graph's policy asks here, too, and refuses instances of all others.
      */
     static boolean mayHoldData(String name) {
         int slash = name.lastIndexOf('/');

@@ -42,6 +42,10 @@ public final class Weaver {
         }
     }
 
+    /** FreqInlineSize and MaxInlineSize of HotSpot. */
+    private static final int HOT_INLINE = 325;
+    private static final int ANY_INLINE = 35;
+
     private Weaver() {}
 
     /** Constructors of these classes show the object to nobody. */
@@ -90,6 +94,19 @@ public final class Weaver {
         return Agent.isUnwoven(c);
     }
 
+    /**
+     * C2 inlines a method where it is hot, or anywhere, if its code is not longer than a limit. Barriers that are empty are no reason not to: HashMap.putVal
+     * would be a call. Only the JDK's own methods may be marked so.
+     */
+    private static boolean outgrows(int length, int growth) {
+        return length <= HOT_INLINE && length + growth > HOT_INLINE || length <= ANY_INLINE && length + growth > ANY_INLINE;
+    }
+
+    /** Of a class of the JDK: is it in one of the packages whose classes are data? Stores to fields of all others have no barrier. */
+    public static boolean mayHoldData(Class<?> c) {
+        return Skip.mayHoldData(c.getName().replace('.', '/'));
+    }
+
     private static final class Visitor extends ClassVisitor {
         private final Job job;
         private final String[] methods;
@@ -112,7 +129,10 @@ public final class Weaver {
             method++;
             methods[method] = name + desc;
             if (!job.scan.needs[method] || job.leave[method]) return next;
-            return new MethodWeaver(WholeMethods.around(next, job.scan.name, name, desc), job, access, name, job.scan.maxLocals[method]);
+            boolean inline = job.loader == null && outgrows(job.scan.length[method], job.scan.growth[method]);
+            if (inline) next.visitAnnotation(MethodWeaver.FORCE_INLINE, true).visitEnd();
+            MethodVisitor whole = WholeMethods.around(next, job.scan.name, name, desc);
+            return new MethodWeaver(whole, job, access, name, job.scan.maxLocals[method], inline);
         }
     }
 

@@ -123,8 +123,15 @@ public final class DurableGraph {
                 committer.end();
                 committer = null;
             }
-            Replicas.reset(0);
-            file.close();
+            // It was active for a moment, perhaps: whoever stores to a root leaves before the file is unmapped.
+            Gate.shut();
+            try {
+                Replicas.reset(0);
+                Roots.reset(new ArrayList<>());
+                file.close();
+            } finally {
+                Gate.open();
+            }
         } catch (RuntimeException e) {
             // the first failure is the one to tell
         }

@@ -10,11 +10,6 @@ import java.lang.reflect.Modifier;
  * something outside the heap (a thread, a file, native memory, code) cannot, and says why.
  */
 final class Policy {
-    /** Packages of the JDK whose classes are data, but for what is listed below. */
-    private static final String[] DATA_PACKAGES = {"java.lang.", "java.util.", "java.util.concurrent.", "java.util.concurrent.atomic.",
-        "java.util.regex.", "java.time.", "java.time.chrono.", "java.time.zone.", "java.time.temporal.", "java.time.format.", "java.math.", "java.text.", "java.net.", "java.sql.",
-        "java.awt.geom.", "java.util.concurrent.locks.", "sun.util.calendar.", "sun.util.locale.", "jdk.internal.util."};
-
     /** With everything that extends or implements them. */
     private static final Class<?>[] REFUSED = {Thread.class, ThreadGroup.class, ClassLoader.class, Module.class, ThreadLocal.class,
         java.lang.ref.Reference.class, java.lang.ref.ReferenceQueue.class, Process.class, Runtime.class, java.io.Closeable.class,
@@ -79,7 +74,7 @@ final class Policy {
         if (DurableGraph.woven() && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
             return c.getName() + " could not be woven by the agent, so stores to it would not be seen";
         }
-        if (c.getClassLoader() == null && !isData(c)) {
+        if (c.getClassLoader() == null && !Weaver.mayHoldData(c)) {
             return c.getName() + " is not one of the JDK's data classes";
         }
         return null;
@@ -88,18 +83,6 @@ final class Policy {
     private static boolean isRefused(Class<?> c) {
         for (int i = 0; i < REFUSED.length; i++) {
             if (REFUSED[i].isAssignableFrom(c)) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    private static boolean isData(Class<?> c) {
-        String name = c.getName();
-        int dot = name.lastIndexOf('.');
-        String prefix = name.substring(0, dot + 1);
-        for (int i = 0; i < DATA_PACKAGES.length; i++) {
-            if (DATA_PACKAGES[i].equals(prefix)) {
                 return true;
             }
         }

@@ -31,6 +31,7 @@ final class Roots {
         Records.RootRecord record;
         private final String fieldName;
         private final String internalOwner;
+        private final int pool;
         /** The next of those whose field's name falls into the same bucket. */
         private Root next;
 
@@ -39,6 +40,7 @@ final class Roots {
             this.field = field;
             fieldName = field.getName();
             internalOwner = owner.getName().replace('.', '/');
+            pool = pools;
             base = U.staticFieldBase(field);
             offset = U.staticFieldOffset(field);
         }
@@ -52,6 +54,8 @@ final class Roots {
         }
     }
 
+    /** Counts pools opened and closed: a root is one of the pool that it was made for. */
+    private static volatile int pools;
     private static volatile Root[] all = new Root[0];
     private static List<Records.RootRecord> records = new ArrayList<>();
     /** By the field's name: where every static field is a root there are thousands. */
@@ -64,6 +68,7 @@ final class Roots {
 
     static void reset(List<Records.RootRecord> found) {
         synchronized (Roots.class) {
+            pools++;
             buckets = new Root[1 << 12];
             taken = 0;
             pending = new RootFields.Root[0];
@@ -123,9 +128,14 @@ final class Roots {
             if (asked.get(fieldId)) {
                 return named(field);
             }
-            asked.set(fieldId);
         }
         learnAll();
+        synchronized (Roots.class) {
+            // Only now: had it failed, for want of room perhaps, the next store would pass for one to no root.
+            if (now == learnt) {
+                asked.set(fieldId);
+            }
+        }
         return named(field);
     }
 
@@ -146,13 +156,16 @@ final class Roots {
         }
     }
 
-    /** Brings the field's value to its record, and again while it changes. */
+    /** Brings the field's value to its record, and again while it changes; nothing if its pool was closed meanwhile. */
     @ReservedStackAccess
     static void mirror(Root root) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (root.pool != pools) {
+                    return;
+                }
                 Object now = root.value();
                 Object v;
                 do {
@@ -183,7 +196,7 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already
+     * @return null if it is known already, or the pool was closed meanwhile
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
@@ -200,6 +213,9 @@ final class Roots {
         if (root.record == null) {
             root.record = record(c, f);
         }
+        if (root.record == null) {
+            return null;
+        }
         Root[] more = java.util.Arrays.copyOf(all, all.length + 1);
         more[all.length] = root;
         all = more;
@@ -211,12 +227,15 @@ final class Roots {
         return root;
     }
 
-    /** A new record; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
+    /** A new record, null if the pool was closed meanwhile; inside the gate, for the collector reads the list, and knows of the block only when it is there. */
     private static Records.RootRecord record(Class<?> c, Field f) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
             try {
+                if (!Nvm.attached()) {
+                    return null;
+                }
                 Records.RootRecord r = Records.addRoot(DurableGraph.allocator(), c.getName(), f.getName(), f.getType().descriptorString());
                 records.add(r);
                 return r;
@@ -242,6 +261,7 @@ final class Roots {
     /** Every root field of the classes that are loaded becomes a root; one that the pool did not know gets its present value there. */
     static void learnAll() {
         RootFields.Root[] work = work();
+        RuntimeException failure = null;
         for (int i = 0; i < work.length; i++) {
             RootFields.Root r = work[i];
             if (r.gone()) {
@@ -251,14 +271,26 @@ final class Roots {
             try {
                 // The class is loaded: the weaver met it. A class of the same name that another loader would find is not looked for.
                 Class<?> c = Class.forName(r.className.replace('/', '.'), false, r.loader());
-                Root root = add(c, c.getDeclaredField(r.field), r.annotated);
+                Field f = c.getDeclaredField(r.field);
+                Root root = add(c, f, r.annotated);
+                // One that is known may have been stored to before the pool was active, or its value not have fit.
+                root = root != null ? root : at(c, U.staticFieldOffset(f));
                 if (root != null) {
                     mirror(root);
                 }
                 done(r);
             } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
                 // It is being defined by now, or that failed after it was woven: looked at again with the next.
+            } catch (RuntimeException e) {
+                // The others are not to suffer for it. A field that can be no root is said so once; what had no room is tried again.
+                failure = failure == null ? e : failure;
+                if (!(e instanceof PoolException) || ((PoolException) e).reason() != Reason.FULL) {
+                    done(r);
+                }
             }
+        }
+        if (failure != null) {
+            throw failure;
         }
     }
 

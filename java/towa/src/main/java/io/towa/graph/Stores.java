@@ -374,7 +374,10 @@ public final class Stores {
             PoolException full;
             int gate = Gate.enter();
             try {
-                Promotion.promote(v);
+                // The pool may have been closed while the gate was shut.
+                if (DurableGraph.active()) {
+                    Promotion.promote(v);
+                }
                 return;
             } catch (PoolException e) {
                 full = e;

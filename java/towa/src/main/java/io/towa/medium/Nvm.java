@@ -61,6 +61,10 @@ public final class Nvm {
         recorder = null;
     }
 
+    public static boolean attached() {
+        return base != 0;
+    }
+
     public static int medium() {
         return kind;
     }

@@ -103,9 +103,10 @@ public final class Committer extends Thread {
 
     /** The last commit; the thread has ended, and the caller has the gate shut. The log counts no longer afterwards, durably. */
     public void last() {
-        long n = begin();
+        begin();
         PoolException failed = commit(true);
-        ended(n, failed);
+        // For ever: who asks from now on asks for what this commit has, or for what it failed to write.
+        ended(Long.MAX_VALUE, failed);
         if (failed != null) {
             throw failed;
         }

@@ -62,7 +62,7 @@ public final class PoolFile implements AutoCloseable {
             }
             opened = new RandomAccessFile(path.toFile(), "rw");
             file = opened;
-            channel = file.getChannel();
+            channel = uninterruptible(file.getChannel());
             lock = lock(channel, name);
             boolean empty = channel.size() == 0;
             Superblock found = empty ? null : Superblock.read(channel, name);
@@ -108,10 +108,10 @@ public final class PoolFile implements AutoCloseable {
         if (!power && !Files.exists(beside)) {
             return null;
         }
-        FileChannel c = power
+        FileChannel c = uninterruptible(power
             ? FileChannel.open(beside, java.util.Set.of(StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE),
                 PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")))
-            : FileChannel.open(beside, StandardOpenOption.READ, StandardOpenOption.WRITE);
+            : FileChannel.open(beside, StandardOpenOption.READ, StandardOpenOption.WRITE));
         boolean keep = false;
         try {
             RedoLog redo = new RedoLog(new Disk.Channel(c), pool == null ? 0 : pool.uuidHigh, pool == null ? 0 : pool.uuidLow);
@@ -159,7 +159,7 @@ public final class PoolFile implements AutoCloseable {
 
     /** Makes the names of new files durable. */
     private static void forceNames(Path path) throws IOException {
-        try (FileChannel directory = FileChannel.open(path.toAbsolutePath().getParent(), StandardOpenOption.READ)) {
+        try (FileChannel directory = uninterruptible(FileChannel.open(path.toAbsolutePath().getParent(), StandardOpenOption.READ))) {
             directory.force(true);
         }
     }
@@ -172,6 +172,14 @@ public final class PoolFile implements AutoCloseable {
         } catch (IOException e) {
             // the first failure is the one to tell
         }
+    }
+
+    /** A thread that is interrupted would close the channel, and with it give up the lock: interrupts are for the program. */
+    private static FileChannel uninterruptible(FileChannel c) {
+        if (c instanceof sun.nio.ch.FileChannelImpl) {
+            ((sun.nio.ch.FileChannelImpl) c).setUninterruptible();
+        }
+        return c;
     }
 
     private static FileLock lock(FileChannel channel, String name) throws IOException {
@@ -192,9 +200,9 @@ public final class PoolFile implements AutoCloseable {
 
     private Superblock make(long capacity, Durability durability) throws IOException {
         Superblock s = new Superblock();
-        SecureRandom random = new SecureRandom();
-        s.uuidHigh = random.nextLong() & 0xffffffffffff0fffL | 0x4000L;
-        s.uuidLow = random.nextLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
+        ByteBuffer random = ByteBuffer.wrap(randomBytes());
+        s.uuidHigh = random.getLong() & 0xffffffffffff0fffL | 0x4000L;
+        s.uuidLow = random.getLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
         s.capacity = capacity == 0 ? defaultCapacity() : capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT;
         s.created = System.currentTimeMillis() / 1000;
         s.durability = durability;
@@ -209,6 +217,20 @@ public final class PoolFile implements AutoCloseable {
         s.ready = true;
         s.write(channel);
         return s;
+    }
+
+    /** Of the kernel's, without the JDK's security providers: loading those takes longer than all else that opening does. */
+    private static byte[] randomBytes() {
+        byte[] bytes = new byte[16];
+        try (java.io.FileInputStream in = new java.io.FileInputStream("/dev/urandom")) {
+            if (in.readNBytes(bytes, 0, 16) == 16) {
+                return bytes;
+            }
+        } catch (IOException e) {
+            // a place without devices
+        }
+        new SecureRandom().nextBytes(bytes);
+        return bytes;
     }
 
     private void adjust(long capacity, Durability durability) throws IOException {
