@@ -27,7 +27,8 @@ public final class RustVerify {
         }
         Process p = new ProcessBuilder(CLI.toString(), "verify", file.toString()).redirectErrorStream(true).start();
         String said = new String(p.getInputStream().readAllBytes());
-        if (p.waitFor() != 0) {
+        // Killed before the pool was made whole: there is nothing to verify, as the status says.
+        if (p.waitFor() != 0 && Files.size(file) > 0 && !said.contains("being made")) {
             throw new AssertionError("towa verify " + file + " says:\n" + said);
         }
     }

@@ -1,5 +1,6 @@
 package io.towa;
 
+import io.towa.agent.Agent;
 import io.towa.graph.Checker;
 import io.towa.graph.Collector;
 import io.towa.graph.DurableGraph;
@@ -36,6 +37,7 @@ public final class Towa {
      * @throws NotDurableException a root's present value cannot be durable
      */
     public static void open(Path file, TowaOptions options) {
+        requireAgent();
         DurableGraph.open(file, options);
     }
 
@@ -45,11 +47,12 @@ public final class Towa {
      * @throws PoolException it is damaged, or made by a newer version
      */
     public static boolean holdsData(Path file) {
+        requireAgent();
         return DurableGraph.holdsData(file);
     }
 
     public static boolean isOpen() {
-        return DurableGraph.active();
+        return Agent.instrumentation() != null && DurableGraph.active();
     }
 
     /** Ends durability: the objects stay as ordinary ones. What was stored before is in the file. */
@@ -73,7 +76,7 @@ public final class Towa {
     }
 
     public static boolean isDurable(Object o) {
-        return o != null && DurableGraph.active() && Replicas.durable(o);
+        return o != null && isOpen() && Replicas.durable(o);
     }
 
     /**
@@ -109,8 +112,15 @@ public final class Towa {
         }
     }
 
+    /** Before anything of the library is touched that needs what the agent opens of the JDK. */
+    private static void requireAgent() {
+        if (Agent.instrumentation() == null) {
+            throw new PoolException(PoolException.Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
+        }
+    }
+
     private static void requireOpen() {
-        if (!DurableGraph.active()) {
+        if (!isOpen()) {
             throw new TowaException("no pool is open: call Towa.open first");
         }
     }

@@ -49,9 +49,6 @@ public final class DurableGraph {
 
     /** Opens a pool; see {@link io.towa.Towa#open}. */
     public static synchronized void open(Path path, TowaOptions how) {
-        if (Agent.instrumentation() == null) {
-            throw new PoolException(Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
-        }
         open(path, how, true);
     }
 

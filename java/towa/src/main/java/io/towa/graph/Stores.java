@@ -190,8 +190,16 @@ public final class Stores {
         }
     }
 
+    /**
+     * Whether the replica has the fields of its class. A sentinel's (such as {@code ZoneOffset.UTC}, which caches its rules) has a name in their place. A header
+     * that its promoter has not written yet may say either: then the copy is still to come.
+     */
+    private static boolean hasFields(long at, ClassInfo c) {
+        return Nvm.getInt(at + Layout.CLASS_INDEX) == c.index;
+    }
+
     private static void slot(Object o, long at, ClassInfo c, int slot) {
-        if (slot < 0) {
+        if (slot < 0 || !hasFields(at, c)) {
             return;
         }
         mirror(o, c.dram[slot], at + c.nvm[slot], c.types[slot]);
@@ -319,7 +327,7 @@ public final class Stores {
             at = Replicas.position(word) + Layout.DATA + (c.element == ClassInfo.REFERENCE ? within >> c.elementShift << 3 : within);
         } else {
             int slot = c.slotAt(offset);
-            if (slot < 0) {
+            if (slot < 0 || !hasFields(Replicas.position(word), c)) {
                 return;
             }
             at = Replicas.position(word) + c.nvm[slot];
