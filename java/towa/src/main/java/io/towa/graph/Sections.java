@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
 import io.towa.TowaException;
 import io.towa.pool.UndoLog;
 import java.util.ArrayList;
@@ -79,7 +80,13 @@ public final class Sections {
                 if (!DurableGraph.active()) {
                     return;
                 }
-                UndoLog.begin();
+                try {
+                    UndoLog.begin();
+                } catch (PoolException e) {
+                    // A full pool: better unprotected than refused in the midst of the collection's own work.
+                    UNPROTECTED.increment();
+                    return;
+                }
             }
             WHOLE.add(o);
             begun = true;
