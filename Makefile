@@ -61,7 +61,7 @@ soak: build
 
 soak-java:
 	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 \
-	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT'
+	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT,MatrixIT'
 
 vm-soak:
 	tests/vm/run soak --cuts $(CUTS) $(if $(SEED),--seed $(SEED))
