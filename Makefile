@@ -19,7 +19,7 @@ STEPS := setup fmt lint doc unit examples loom check-install crash kill memcache
 
 QUICK ?=
 
-.PHONY: help build run test bench bench-java soak soak-java vm-soak install uninstall clean $(STEPS)
+.PHONY: help build run test bench bench-java soak soak-java stress-java vm-soak install uninstall clean $(STEPS)
 
 help:
 	@echo 'make run            build what is missing and start a memcached that survives (POOL=$(POOL) PORT=$(PORT))'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench          the comparisons, quick (four times 4 minutes)'
 	@echo 'make bench-java     the comparisons of the Java door (30 minutes; QUICK=1: a first look; ARGS=--dax DIR ...)'
 	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
+	@echo 'make stress-java    the Java races under jcstress (OPTIONS="-time 5000 -iters 20": longer)'
 	@echo 'make soak-java      the thesis'"'"' 30,000 kills of Java programs and an hour of the soak'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
@@ -62,6 +63,11 @@ soak: build
 soak-java:
 	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 \
 	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT,MatrixIT'
+
+OPTIONS ?= -time 2000 -iters 5
+stress-java:
+	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -pl towa,stress -Dtest=none -Dsurefire.failIfNoSpecifiedTests=false \
+	    "-Dstress.options=-strideSize 64 -strideCount 16 -f 2 -fsm 1 -sc false -af NONE $(OPTIONS)"
 
 vm-soak:
 	tests/vm/run soak --cuts $(CUTS) $(if $(SEED),--seed $(SEED))

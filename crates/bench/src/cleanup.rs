@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let why = Running::spawn(&mut Command::new("/nonexistent/prog")).unwrap_err().to_string();
-        assert!(why.contains("/nonexistent/prog"), "{why}");
+        let why = Running::spawn(&mut Command::new("/proc/nonexistent/prog")).unwrap_err().to_string();
+        assert!(why.contains("/proc/nonexistent/prog"), "{why}");
     }
 }

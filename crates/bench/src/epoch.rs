@@ -343,8 +343,8 @@ mod tests {
     fn arguments_are_checked_before_anything_is_measured() {
         assert!(parse(&["--medium", "disk"]).is_err());
         assert!(parse(&["--interval-ms", "0"]).is_err());
-        let args = parse(&["--json", "/nonexistent/x.json"]).unwrap();
-        assert!(run(args).unwrap_err().to_string().contains("/nonexistent"));
+        let args = parse(&["--json", "/proc/nonexistent/x.json"]).unwrap();
+        assert!(run(args).unwrap_err().to_string().contains("/proc/nonexistent"));
         let args = parse(&["--medium", "dax"]).unwrap();
         assert!(run(args).unwrap_err().to_string().contains("--pool"));
     }

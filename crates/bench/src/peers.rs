@@ -280,7 +280,7 @@ mod tests {
 
     fn setup() -> Setup {
         Setup {
-            towa: "/nonexistent/towa".into(),
+            towa: "/proc/nonexistent/towa".into(),
             medium: "ram".into(),
             interval: Duration::from_millis(100),
             threads: 1,
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn an_absent_program_is_skipped_with_advice() {
         let why = Peer::Towa.missing(&setup()).expect("it is absent");
-        assert!(why.contains("/nonexistent/towa") && why.contains("--towa-bin"), "{why}");
+        assert!(why.contains("/proc/nonexistent/towa") && why.contains("--towa-bin"), "{why}");
     }
 
     #[test]

@@ -220,6 +220,6 @@ mod tests {
     fn a_child_refuses_what_it_does_not_know() {
         let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         assert!(child_main(&args(&["dance"])).is_err());
-        assert!(child_main(&args(&["open", "--pool", "/nonexistent"])).is_err());
+        assert!(child_main(&args(&["open", "--pool", "/proc/nonexistent"])).is_err());
     }
 }

@@ -89,7 +89,7 @@ fn a_killed_heap_reopens_both_ways() {
 fn servers_take_turns_and_are_killed() {
     let scratch = scratch();
     let medium = if medium_of(&scratch) == towa_media::Kind::Ram { "ram" } else { "file" };
-    let towa = program().unwrap_or_else(|| "/nonexistent/towa".into());
+    let towa = program().unwrap_or_else(|| "/proc/nonexistent/towa".into());
     let setup = Setup { towa, medium: medium.into(), interval: Duration::from_millis(50), threads: 1, memory_mb: 64 };
     let length = Duration::from_millis(200);
     let plan = serving::Plan { keys: 2000, rounds: 2, round: length, connections: 4, seed: 1, due: 1.0 };

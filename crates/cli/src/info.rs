@@ -3,6 +3,7 @@
 //! What must always hold: it looks only. It neither locks, creates nor writes; a pool is described while somebody else uses it.
 
 mod java;
+mod jdk;
 mod machine;
 
 use std::path::{Path, PathBuf};
@@ -13,12 +14,13 @@ use serde::Serialize;
 use towa_heap::Description;
 use towa_heap::names::{IMAGE, LOG};
 use towa_heap::superblock::Door;
-use towa_media::{Access, CpuFeatures, Detected, Guarantee};
+use towa_media::{Access, CpuFeatures, Detected, Guarantee, Kind};
 
 use crate::failure;
 use crate::pool_dir::{looks_like_pool, medium_name, noted_address, owner};
 use crate::report::{self, Lines, bytes, utc};
 use java::JavaPool;
+use jdk::Jdk;
 use machine::Kernel;
 pub use machine::available_memory;
 
@@ -68,6 +70,8 @@ struct Info {
     path: String,
     medium: Detected,
     doors: Vec<DoorGuarantee>,
+    /// What programs of the Java door would run on; `None`: nothing here is new enough.
+    jdk: Option<Jdk>,
     pool: Option<AnyPool>,
     /// The FPTree that is there.
     tree: Option<TreeInfo>,
@@ -138,7 +142,7 @@ struct TreeInfo {
     owner_pid: Option<u32>,
 }
 
-fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
+fn doors(kind: Kind, guarantee: Guarantee) -> Vec<DoorGuarantee> {
     let power_loss = (guarantee == Guarantee::PowerSafe).then_some("buffered");
     let door = |door, strict_by| DoorGuarantee { door, process_crash: "buffered", power_loss, strict_by };
     let strict = DoorGuarantee {
@@ -147,7 +151,16 @@ fn doors(guarantee: Guarantee) -> Vec<DoorGuarantee> {
         power_loss: power_loss.map(|_| "strict"),
         strict_by: "every transaction, and every change of a tree, when the call returns",
     };
-    vec![door("epoch", "sync()"), door("serve", "the commands `durable` and `durable now`"), strict]
+    let every_store = "every store, when the statement ends";
+    let (java_power_loss, strict_by) = match (kind, guarantee) {
+        (Kind::Dax, Guarantee::PowerSafe) => (Some("strict"), every_store),
+        (_, Guarantee::PowerSafe) => {
+            (Some("buffered"), "every store, when the statement ends; for power loss Durability.POWER and Towa.sync()")
+        }
+        (_, Guarantee::ProcessSafe) => (None, every_store),
+    };
+    let java = DoorGuarantee { door: "java", process_crash: "strict", power_loss: java_power_loss, strict_by };
+    vec![door("epoch", "sync()"), door("serve", "the commands `durable` and `durable now`"), strict, java]
 }
 
 /// `towa info`.
@@ -162,7 +175,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     };
     let info = Info {
         path: report::path(&args.path),
-        doors: doors(medium.guarantee),
+        doors: doors(medium.kind, medium.guarantee),
+        jdk: Jdk::here(),
         medium,
         pool,
         tree,
@@ -285,6 +299,11 @@ fn print_medium(lines: &mut Lines, info: &Info) {
         let kept = format!("process crash: {}; power loss: {power}; strict by {}", door.process_crash, door.strict_by);
         lines.line(&format!("door {}", door.door), kept);
     }
+    let jdk = info.jdk.as_ref().map_or_else(
+        || "none of version 25 or later found, which door java needs ($JAVA_HOME, the usual folders, javac)".into(),
+        |jdk| format!("version {} in {}, for door java", jdk.version, jdk.home),
+    );
+    lines.line("jdk", jdk);
     for warning in &medium.warnings {
         lines.line("warning", warning);
     }

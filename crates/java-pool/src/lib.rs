@@ -7,6 +7,7 @@
 //!     ├─ records      the chains of classes and roots; class: what a class' instances look like
 //!     ├─ walk         every replica that can be reached from the roots
 //!     │    └─ blocks  which blocks are taken, and by what
+//!     ├─ redo         the commit beside the file that is on its way into it
 //!     ├─ report       what was found
 //!     └─ source       bytes of the file
 //! ```
@@ -24,6 +25,7 @@ mod error;
 mod lock;
 mod pool;
 mod records;
+mod redo;
 mod report;
 mod source;
 mod superblock;
@@ -32,5 +34,6 @@ mod walk;
 pub use error::{Error, Result};
 pub use lock::Owner;
 pub use pool::{Pool, is_pool};
+pub use redo::{CommitLog, CommitState};
 pub use report::{ClassCount, Description, PROBLEMS_SHOWN, Problem, Report, RootDescription};
 pub use superblock::{CYCLES, Durability, HEAP_START, MAGIC, SLOT, VERSION, WORDS};

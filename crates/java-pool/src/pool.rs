@@ -3,13 +3,14 @@
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::blocks::Blocks;
 use crate::class;
 use crate::error::{Error, Result};
 use crate::lock::{self, Owner};
 use crate::records::{self, Records};
+use crate::redo::{self, Applied, CommitLog, CommitState, Redo};
 use crate::report::{Description, Problems, Report, RootDescription};
 use crate::source::{Source, View, Whole};
 use crate::superblock::{self, HEAP_START, MAGIC, SLOT, Superblock, VERSION, Words};
@@ -20,10 +21,12 @@ pub struct Pool {
     name: String,
     file: Option<Whole>,
     bytes: Vec<u8>,
+    /// `NAME.log`.
+    log: PathBuf,
 }
 
 /// Options that open a file to be looked at: nothing is waited for, should it be a FIFO.
-fn options() -> OpenOptions {
+pub(crate) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     options
@@ -71,12 +74,14 @@ impl Pool {
         if !metadata.is_file() {
             return Err(Error::Foreign { pool: name, why: "it is not a regular file".into() });
         }
-        Ok(Pool { name, file: Some(Whole { file, len: metadata.len() }), bytes: Vec::new() })
+        let mut log = path.as_os_str().to_owned();
+        log.push(".log");
+        Ok(Pool { name, file: Some(Whole { file, len: metadata.len() }), bytes: Vec::new(), log: log.into() })
     }
 
     /// The same of bytes that are no file. `name` stands for the path in messages.
     pub fn of_bytes(name: &str, bytes: Vec<u8>) -> Pool {
-        Pool { name: name.into(), file: None, bytes }
+        Pool { name: name.into(), file: None, bytes, log: PathBuf::new() }
     }
 
     /// Who has it open.
@@ -108,7 +113,24 @@ impl Pool {
         }
     }
 
-    /// Checks everything that can be checked. What is wrong is in the report; `progress` is told how many of how many bytes are done.
+    /// The log of commits beside it (durability power); `None`: there is none.
+    ///
+    /// # Errors
+    /// It is no pool, a newer or unfinished one, or the log cannot be read.
+    pub fn commit_log(&self) -> Result<Option<CommitLog>> {
+        Ok(self.redo()?.map(|redo| redo.found))
+    }
+
+    fn redo(&self) -> Result<Option<Redo>> {
+        if self.file.is_none() {
+            return Ok(None);
+        }
+        // A commit has no superblocks: which pool this is, the file says.
+        redo::read(&self.log, &superblock::read(&mut self.view())?.uuid)
+    }
+
+    /// Checks everything that can be checked, of the pool as the next opening finds it: a commit that its log holds whole is taken for
+    /// applied. What is wrong is in the report; `progress` is told how many of how many bytes are done.
     ///
     /// # Errors
     /// Somebody has it open; it is no pool, a newer, unfinished or truncated one; or it cannot be read.
@@ -117,7 +139,9 @@ impl Pool {
             let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: owner.to_string() };
             lock::keep_owners_out(file).map_err(busy)?;
         }
-        let mut view = self.view();
+        let redo = self.redo()?.filter(|redo| redo.found.state == CommitState::Whole);
+        let applied = self.file.as_ref().zip(redo.as_ref()).map(|(file, redo)| Applied { file, redo });
+        let mut view = applied.as_ref().map_or_else(|| self.view(), |applied| View::of(applied, &self.name));
         let superblock = superblock::read(&mut view)?;
         let words = superblock::words(&mut view, &superblock)?;
         let (mut problems, mut blocks) = (Problems::default(), Blocks::new(words.frontier));

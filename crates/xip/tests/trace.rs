@@ -138,13 +138,14 @@ fn a_chain_of_execs_is_one_process() {
 
 #[test]
 fn an_exec_that_fails_does_not_count() {
-    let found = sh("/nonexistent/program 2>/dev/null; (exec /etc/passwd) 2>/dev/null; true");
+    let found = sh("/proc/nonexistent/program 2>/dev/null; (exec /etc/passwd) 2>/dev/null; true");
     assert_eq!((found.execs, found.exit_status), (1, 0));
 }
 
 #[test]
 fn a_command_that_is_not_there_is_an_error() {
-    for (command, kind) in [("/nonexistent/program", std::io::ErrorKind::NotFound), ("/etc", std::io::ErrorKind::PermissionDenied)]
+    for (command, kind) in
+        [("/proc/nonexistent/program", std::io::ErrorKind::NotFound), ("/etc", std::io::ErrorKind::PermissionDenied)]
     {
         match trace(&words(&[command]), &Options::default()) {
             Err(Error::Io { source, doing: "starting", .. }) => assert_eq!(source.kind(), kind),

@@ -268,6 +268,9 @@ impl Sweep {
                 "{arguments:?}: it depends on where it lies; a whole copy elsewhere does the same as the split one"
             ));
         }
+        if self.order_varies(program, split, arguments, [whole, of_split], &home) {
+            return Ok(format!("{arguments:?}: the order of its lines differs from run to run, whole or split"));
+        }
         Err(format!(
             "{arguments:?}\n    whole: {}\n    again: {}\n    elsewhere: {}\n    split: {}",
             whole.brief(),
@@ -276,6 +279,29 @@ impl Sweep {
             of_split.brief()
         ))
     }
+
+    /// Whether both said the same lines in different orders, and either does not always keep to its own: as programs whose children
+    /// write to the same place, each when it gets there.
+    fn order_varies(
+        &self,
+        program: &Path,
+        split: &Path,
+        arguments: &[String],
+        [whole, of_split]: [&Outcome; 2],
+        home: &Path,
+    ) -> bool {
+        let same = whole.status == of_split.status
+            && sorted(&whole.out) == sorted(&of_split.out)
+            && sorted(&whole.err) == sorted(&of_split.err);
+        same && (0..20).any(|_| self.run(program, arguments, home) != *whole || self.run(split, arguments, home) != *of_split)
+    }
+}
+
+/// The lines of a text, in an order that is always the same.
+fn sorted(text: &[u8]) -> Vec<&[u8]> {
+    let mut lines = text.split(|byte| *byte == b'\n').collect::<Vec<_>>();
+    lines.sort_unstable();
+    lines
 }
 
 /// Whether the third has said the same as the first two in each line in which these agree.

@@ -380,9 +380,9 @@ mod tests {
     fn arguments_are_checked_before_anything_is_measured() {
         assert!(parse(&["--mb", "100"]).is_err(), "not a power of two");
         assert!(parse(&["--only", "gzip"]).is_err());
-        let why = run(parse(&["--json", "/nonexistent/x.json"]).unwrap()).unwrap_err().to_string();
-        assert!(why.contains("/nonexistent"), "{why}");
-        let why = run(parse(&["--dir", "/nonexistent"]).unwrap()).unwrap_err().to_string();
+        let why = run(parse(&["--json", "/proc/nonexistent/x.json"]).unwrap()).unwrap_err().to_string();
+        assert!(why.contains("/proc/nonexistent"), "{why}");
+        let why = run(parse(&["--dir", "/proc/nonexistent"]).unwrap()).unwrap_err().to_string();
         assert!(why.contains("--dir"), "{why}");
         assert_eq!(plan(&parse(&["--quick"]).unwrap()).sizes, [64, 512]);
         assert!(child_main(&["gzip".into()]).is_err() && child_main(&[]).is_err());

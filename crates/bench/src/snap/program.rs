@@ -292,6 +292,6 @@ mod tests {
         memory.write(10);
         memory.write_random(100);
         memory.touch();
-        assert!(main(&["--board".into(), "/nonexistent".into()]).is_err());
+        assert!(main(&["--board".into(), "/proc/nonexistent".into()]).is_err());
     }
 }

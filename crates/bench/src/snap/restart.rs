@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn the_helper_refuses_what_it_does_not_know() {
-        let why = main(&["--dir".into(), "/nonexistent".into(), "--how".into(), "slowly".into()]).unwrap_err();
+        let why = main(&["--dir".into(), "/proc/nonexistent".into(), "--how".into(), "slowly".into()]).unwrap_err();
         assert!(why.to_string().contains("slowly"), "{why}");
-        assert!(main(&["--dir".into(), "/nonexistent".into(), "--how".into(), "eager".into()]).is_err());
+        assert!(main(&["--dir".into(), "/proc/nonexistent".into(), "--how".into(), "eager".into()]).is_err());
     }
 }

@@ -277,7 +277,7 @@ pub(crate) mod tests {
 
     /// A place that nothing is made in.
     pub(crate) fn site() -> Site {
-        Site { dir: "/nonexistent".into(), medium: towa_media::RamMedium::anonymous(), keys: 10_000, threads: 4 }
+        Site { dir: "/proc/nonexistent".into(), medium: towa_media::RamMedium::anonymous(), keys: 10_000, threads: 4 }
     }
 
     #[test]

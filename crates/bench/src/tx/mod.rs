@@ -250,9 +250,9 @@ mod tests {
     fn arguments_are_checked_before_anything_is_measured() {
         assert!(parse(&["--threads", "0"]).is_err());
         assert!(parse(&["--trees", "oak"]).is_err());
-        let why = run(parse(&["--json", "/nonexistent/x.json"]).unwrap()).unwrap_err().to_string();
-        assert!(why.contains("/nonexistent"), "{why}");
-        let why = run(parse(&["--pool", "/nonexistent"]).unwrap()).unwrap_err().to_string();
+        let why = run(parse(&["--json", "/proc/nonexistent/x.json"]).unwrap()).unwrap_err().to_string();
+        assert!(why.contains("/proc/nonexistent"), "{why}");
+        let why = run(parse(&["--pool", "/proc/nonexistent"]).unwrap()).unwrap_err().to_string();
         assert!(why.contains("--pool"), "{why}");
         assert_eq!(plan(&parse(&["--quick"]).unwrap()).threads, [1, 2]);
         assert!(plan(&parse(&[]).unwrap()).threads.starts_with(&[1, 2, 4]), "four threads run on two cores, too");

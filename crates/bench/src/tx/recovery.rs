@@ -135,7 +135,7 @@ mod tests {
     fn the_child_refuses_what_it_does_not_know() {
         let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         assert!(child_main(&args(&["--tree", "oak"])).is_err());
-        let why = child_main(&args(&["--tree", "oak", "--tm", "stm", "--dir", "/nonexistent", "--keys", "1"])).unwrap_err();
+        let why = child_main(&args(&["--tree", "oak", "--tm", "stm", "--dir", "/proc/nonexistent", "--keys", "1"])).unwrap_err();
         assert!(why.to_string().contains("oak"), "{why}");
     }
 }

@@ -229,6 +229,6 @@ mod tests {
     fn what_fails_says_why() {
         let why = quietly(Command::new("sh").args(["-c", "echo broken >&2; exit 1"])).unwrap_err().to_string();
         assert!(why.contains("sh: broken"), "{why}");
-        assert!(read_ahead(Path::new("/nonexistent")).is_err() && resident(&["/nonexistent".into()]).is_err());
+        assert!(read_ahead(Path::new("/proc/nonexistent")).is_err() && resident(&["/proc/nonexistent".into()]).is_err());
     }
 }

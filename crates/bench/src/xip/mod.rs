@@ -206,10 +206,10 @@ mod tests {
         assert!(parse(&["--only", "boot"]).is_err() && parse(&["--programs", "emacs"]).is_err());
         assert!(parse(&["--rounds", "0"]).is_err());
         for (words, named) in [
-            (["--json", "/nonexistent/x.json"], "/nonexistent"),
-            (["--dir", "/nonexistent"], "--dir"),
-            (["--store", "/nonexistent"], "--store"),
-            (["--dax", "/nonexistent"], "--dax"),
+            (["--json", "/proc/nonexistent/x.json"], "/proc/nonexistent"),
+            (["--dir", "/proc/nonexistent"], "--dir"),
+            (["--store", "/proc/nonexistent"], "--store"),
+            (["--dax", "/proc/nonexistent"], "--dax"),
         ] {
             let why = run(parse(&words).unwrap()).unwrap_err().to_string();
             assert!(why.contains(named), "{why}");

@@ -1,8 +1,10 @@
 //! `towa verify` of the Java door's file.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::json;
-use towa_java_pool::{Pool, Report};
+use towa_java_pool::{CommitLog, CommitState, Durability, Pool, Report};
 
 use super::VerifyArgs;
 use crate::failure;
@@ -14,29 +16,37 @@ const CLASSES_SHOWN: usize = 20;
 
 /// Checks the file, and says what was found.
 pub fn run(args: &VerifyArgs) -> Result<()> {
-    let look = || -> Result<Report> {
+    let look = || -> Result<(Report, Option<CommitLog>)> {
         let bar = Progress::bytes("verifying");
-        Ok(Pool::open(&args.pool)?.verify(&mut |done, all| bar.at(done, all))?)
+        let pool = Pool::open(&args.pool)?;
+        let report = pool.verify(&mut |done, all| bar.at(done, all))?;
+        Ok((report, pool.commit_log()?))
     };
     let found = look();
-    let report = match &found {
-        Ok(report) => report,
+    let (report, log) = match &found {
+        Ok((report, log)) => (report, log.as_ref()),
         Err(error) => {
             super::bad_news(args, error)?;
             return found.map(drop);
         }
     };
-    let error = (report.problems_found > 0).then(|| failure::coded(failure::DAMAGED, summary(args, report)));
+    let in_the_way = || log.and_then(|log| in_the_way(log, report.description.durability));
+    let problem = if report.problems_found > 0 { Some(summary(args, report)) } else { in_the_way() };
+    let error = problem.map(|problem| failure::coded(failure::DAMAGED, problem));
     if args.json {
         let mut value = serde_json::to_value(report)?;
         (value["pool"], value["sound"]) = (json!(report::path(&args.pool)), json!(error.is_none()));
+        if let Some(log) = log {
+            value["commit_log"] = serde_json::to_value(log)?;
+            value["commit_log"]["path"] = json!(report::path(Path::new(&log.path)));
+        }
         if let Some(error) = &error {
             let problem = report::problem(("pool", report::path(&args.pool)), error);
             (value["problem"], value["exit_status"]) = (problem["problem"].clone(), problem["exit_status"].clone());
         }
         report::json(&value)?;
     } else {
-        print(args, report)?;
+        print(args, report, log, error.is_none())?;
     }
     error.map_or(Ok(()), Err)
 }
@@ -49,15 +59,51 @@ fn summary(args: &VerifyArgs, report: &Report) -> String {
     format!("{place}: damaged: {count} {problems}{first}; nothing was changed; restore a copy")
 }
 
-fn print(args: &VerifyArgs, report: &Report) -> Result<()> {
+/// Why the log keeps the pool from being opened, if it does.
+fn in_the_way(log: &CommitLog, durability: Durability) -> Option<String> {
+    let place = report::path(Path::new(&log.path));
+    match (log.state, durability) {
+        (CommitState::OtherPool, _) => Some(format!(
+            "{place}: holds a commit of another pool; bring that pool's file back, or move the log away if what it holds is not wanted"
+        )),
+        (CommitState::Foreign, Durability::Power) => Some(format!(
+            "{place}: in the way: the pool's log is to be there, and this is no log; move it, or give the pool another name"
+        )),
+        _ => None,
+    }
+}
+
+fn explain(log: &CommitLog) -> String {
+    match log.state {
+        CommitState::Empty => "nothing in it that is not in the pool".into(),
+        CommitState::Whole => {
+            format!(
+                "a whole commit, number {}, of {} pages, which the next open applies: checked as if it had",
+                log.sequence, log.pages
+            )
+        }
+        CommitState::Torn => "a commit that was cut short, and counts for nothing: the pool is as of the one before".into(),
+        CommitState::OtherPool => format!("a whole commit of another pool, of {} pages: opening is refused", log.pages),
+        CommitState::Foreign => "no log, but something else of that name".into(),
+    }
+}
+
+fn print(args: &VerifyArgs, report: &Report, log: Option<&CommitLog>, sound: bool) -> Result<()> {
     let it = &report.description;
     let mut lines = Lines::default();
-    let verdict = if report.problems_found == 0 { "sound" } else { "damaged" };
+    let verdict = match (sound, report.problems_found) {
+        (true, _) => "sound",
+        (false, 0) => "sound, but not to be opened beside this log",
+        (false, _) => "damaged",
+    };
     lines.heading(&format!("{}: {verdict}", report::path(&args.pool)));
     lines.line("identity", &it.uuid);
     lines.line("state", if it.clean { "closed cleanly" } else { "not closed cleanly: opening recovers it" });
     if it.atomically_interrupted {
         lines.line("atomically", "interrupted: rolled back at the next open");
+    }
+    if let Some(log) = log {
+        lines.line("commit log", explain(log));
     }
     lines.line("space", format!("{}, {} ever used", bytes(it.capacity), bytes(it.used)));
     let roots = it.roots.iter().map(|root| plain(&root.name)).collect::<Vec<_>>().join(", ");

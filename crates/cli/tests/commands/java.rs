@@ -99,6 +99,104 @@ fn what_is_wrong_is_told_apart() {
     assert!(refused(3, &path).contains("it is empty"));
 }
 
+/// A log of one commit: pages, each with its content.
+fn commit(uuid: &[u8], pages: &[(u32, &[u8])]) -> Vec<u8> {
+    let mut log = b"TOWAREDO".to_vec();
+    [1u32, 4096].iter().for_each(|it| log.extend(it.to_le_bytes()));
+    log.extend(uuid);
+    [9, pages.len() as u64].iter().for_each(|it| log.extend(it.to_le_bytes()));
+    let mut summed = log.clone();
+    let numbers: Vec<u8> = pages.iter().flat_map(|(number, _)| number.to_le_bytes()).collect();
+    let content: Vec<u8> = pages.iter().flat_map(|(_, content)| content.iter().copied()).collect();
+    [&numbers, &content].iter().for_each(|it| summed.extend(*it));
+    log.extend(u64::from(crc32c::crc32c(&summed)).to_le_bytes());
+    log.resize(64, 0);
+    log.extend(numbers);
+    log.resize(log.len().next_multiple_of(4096), 0);
+    log.extend(content);
+    log
+}
+
+#[test]
+fn the_log_of_commits_is_read_with_its_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = copy(dir.path(), "graph.towa");
+    let log = dir.path().join("orders.towa.log");
+    let whole = fs::read(&path).unwrap();
+    let said = |expected: &str, problem: bool| {
+        let before = (state(&path), fs::read(&log).unwrap());
+        let out = towa(&["verify", "--json", s(&path)]);
+        let report = json(&text(&out.stdout));
+        assert_eq!((out.status.code(), &report["sound"]), (Some(if problem { 3 } else { 0 }), &(!problem).into()), "{report}");
+        assert_eq!((&report["commit_log"]["state"], &report["commit_log"]["path"]), (&expected.into(), &s(&log).into()));
+        assert_eq!((state(&path), fs::read(&log).unwrap()), before);
+        text(&towa(&["verify", s(&path)]).stdout)
+    };
+    assert!(json(&passes(&["verify", "--json", s(&path)]))["commit_log"].is_null());
+    fs::write(&log, "").unwrap();
+    said("empty", false);
+    fs::write(&log, [0; 8192]).unwrap();
+    assert!(said("empty", false).contains("nothing in it that is not in the pool"));
+
+    // Half of a commit's pages got into the file: what counts is in the log.
+    let page = |number: usize| (number as u32, &whole[number * 4096..][..4096]);
+    let ours = commit(&whole[16..32], &[page(2), page(20)]);
+    fs::write(&log, &ours).unwrap();
+    edit(&path, 2 * 4096, &[0; 4096]);
+    let words = said("whole", false);
+    assert!(words.contains("number 9, of 2 pages") && words.contains("22 replicas of 10 classes"), "{words}");
+    // And what the log brings is checked.
+    let mut bad = page(2).1.to_vec();
+    bad[8] = 0;
+    fs::write(&log, commit(&whole[16..32], &[(2, &bad)])).unwrap();
+    assert!(said("whole", true).contains("mark number of recovery is 0"));
+    fs::write(&path, &whole).unwrap();
+
+    for (at, len) in [(5000, ours.len()), (33, ours.len()), (0, 60), (0, 8191)] {
+        let mut torn = ours.clone();
+        torn[at.max(1) + 7] ^= u8::from(at > 0);
+        torn.truncate(len);
+        fs::write(&log, torn).unwrap();
+        assert!(said("torn", false).contains("counts for nothing"));
+    }
+    fs::write(&log, commit(&[7; 16], &[page(2)])).unwrap();
+    assert!(said("other_pool", true).contains("not to be opened beside this log"));
+    assert!(fails(3, &["verify", s(&path)]).contains("bring that pool's file back"));
+    // In the way only of a pool that commits.
+    fs::write(&log, "somebody's notes").unwrap();
+    said("foreign", false);
+    fs::copy(vector("empty.towa"), &path).unwrap();
+    said("foreign", true);
+    assert!(fails(3, &["verify", s(&path)]).contains("orders.towa.log: in the way"));
+}
+
+#[test]
+fn info_names_the_jdk() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("jdk");
+    fs::create_dir_all(home.join("bin")).unwrap();
+    fs::write(home.join("bin/javac"), "").unwrap();
+    fs::write(home.join("release"), "JAVA_VERSION=\"99.0.1\"\n").unwrap();
+    let info = |json: &[&str]| {
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_towa"))
+            .arg("info")
+            .args(json)
+            .arg(dir.path())
+            .env("JAVA_HOME", &home)
+            .output();
+        text(&out.unwrap().stdout)
+    };
+    let report = json(&info(&["--json"]));
+    assert_eq!((&report["jdk"]["version"], &report["jdk"]["home"]), (&99.into(), &s(&home).into()));
+    let door = report["doors"].as_array().unwrap().iter().find(|door| door["door"] == "java").expect("a door");
+    assert_eq!(
+        (&door["process_crash"], door["power_loss"].is_null()),
+        (&"strict".into(), report["medium"]["guarantee"] == "process-safe")
+    );
+    let said = info(&[]);
+    assert!(said.contains("door java") && said.contains(&format!("version 99 in {}", s(&home))), "{said}");
+}
+
 #[test]
 fn problems_are_listed() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,10 +23,10 @@ fn listener(serve: impl Fn(TcpStream) + Send + 'static) -> String {
 fn stats_copes_with_whoever_answers() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     assert!(fails(8, &["stats", &free]).contains("no server answers"));
-    fails(8, &["stats", "/nonexistent/socket"]);
+    fails(8, &["stats", "/proc/nonexistent/socket"]);
     fails(8, &["stats", "--json", "no.such.host.invalid"]);
     fails(2, &["stats", "127.0.0.1:port"]);
-    for (code, target) in [(8, &*free), (2, "127.0.0.1:port"), (8, "/nonexistent/socket")] {
+    for (code, target) in [(8, &*free), (2, "127.0.0.1:port"), (8, "/proc/nonexistent/socket")] {
         let out = crate::towa(&["stats", "--json", target]);
         assert_eq!((out.status.code(), json(&text(&out.stdout))["exit_status"].as_i64()), (Some(code), Some(i64::from(code))));
     }

@@ -99,9 +99,16 @@ impl Log {
         self.ring_len
     }
 
-    /// Bytes of committed epochs that are not cut yet.
+    /// Bytes of committed epochs that are not cut yet. Anyone may ask, beside the commits and the cuts.
     pub fn live(&self) -> u64 {
-        self.head.load(Acquire) - self.tail.load(Acquire)
+        loop {
+            // The tail first, and again: between the two it may pass where the head was.
+            let tail = self.tail.load(Acquire);
+            let head = self.head.load(Acquire);
+            if self.tail.load(Acquire) == tail {
+                return head - tail;
+            }
+        }
     }
 
     /// Number of commit slots: at most this many minus one epochs may be live.
@@ -217,5 +224,37 @@ pub(crate) enum Fault {
 impl From<Error> for Fault {
     fn from(e: Error) -> Self {
         Fault::Other(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use towa_media::Allocation;
+    use towa_media::sim::{Model, SimMedium};
+
+    use super::*;
+
+    #[test]
+    fn what_is_live_can_be_asked_beside_commits_and_cuts() {
+        const EPOCH: u64 = 4096;
+        let medium = SimMedium::new(Model::Line);
+        let region = medium.create("log", Log::file_len(EPOCH, 2), Allocation::Full).unwrap();
+        let log = Log::new(&medium, region, Identity { uuid: [0; 16], generation: 1 }, 2, EPOCH, (0, 0));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for end in (1..2_000_000).map(|n| n * EPOCH) {
+                    log.head.store(end, Release);
+                    log.cut(end);
+                }
+                over.store(true, Release);
+            });
+            while !over.load(Acquire) {
+                let live = log.live();
+                assert!(live == 0 || live == EPOCH, "{live} bytes");
+            }
+        });
     }
 }

@@ -10,57 +10,34 @@ import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The benchmarks of the Java door: {@code make bench-java [QUICK=1]}.
- *
- * <pre>
- *   Bench --agent JAR [--quick] [--json FILE] [--html FILE] [--dax FOLDER] [--only PART,...] [--programs NAME,...] [--rounds N] [--sources FOLDER]
- *   parts: programs stores reads recovery startup space eclipsestore
- * </pre>
+ * The benchmarks of the Java door: {@code make bench-java [QUICK=1]}. Its options: {@link Arguments#HELP}.
  */
 public final class Bench {
     private Bench() {}
 
     public static void main(String[] args) throws Exception {
-        Path json = null;
-        Path html = null;
-        Path dax = null;
-        String agent = System.getProperty("towabench.agent");
-        String sources = ".";
-        boolean quick = false;
-        int rounds = 0;
-        List<String> only = List.of();
-        List<String> programs = List.of();
-        for (int i = 0; i < args.length; i++) {
-            String value = i + 1 < args.length ? args[i + 1] : "";
-            switch (args[i]) {
-                case "--quick" -> quick = true;
-                case "--json" -> json = Path.of(value);
-                case "--html" -> html = Path.of(value);
-                case "--dax" -> dax = Path.of(value);
-                case "--agent" -> agent = value;
-                case "--sources" -> sources = value;
-                case "--rounds" -> rounds = Integer.parseInt(value);
-                case "--only" -> only = List.of(value.split(","));
-                case "--programs" -> programs = List.of(value.split(","));
-                default -> {
-                    System.err.println("bench: unknown option " + args[i]);
-                    System.exit(2);
-                }
-            }
-            i += args[i].equals("--quick") ? 0 : 1;
+        if (List.of(args).contains("--help")) {
+            System.out.print(Arguments.help());
+            return;
         }
-        if (agent == null || !Files.exists(Path.of(agent))) {
-            System.err.println("bench: --agent must name towa.jar");
+        Arguments a;
+        try {
+            a = Arguments.parse(args);
+        } catch (IllegalArgumentException e) {
+            System.err.println("bench-java: " + e.getMessage());
             System.exit(2);
+            return;
         }
         Path scratch = Files.createTempDirectory(Path.of(System.getProperty("towabench.scratch", "/var/tmp")), "towa-bench");
         Path memory = Files.isDirectory(Path.of("/dev/shm")) ? Path.of("/dev/shm") : scratch;
         Path ram = Files.createTempDirectory(memory, "towa-bench");
         try {
-            Settings s = new Settings(quick, only, programs, Path.of(agent).toAbsolutePath().toString(), absolute(System.getProperty("java.class.path")), scratch, ram, dax,
-                Path.of(sources).toAbsolutePath(), quick ? 4 : 10, rounds > 0 ? rounds : quick ? 1 : 4, quick ? 6 : 10, Duration.ofSeconds(quick ? 120 : 600));
+            boolean quick = a.quick();
+            int rounds = a.rounds() > 0 ? a.rounds() : quick ? 1 : 4;
+            Settings s = new Settings(quick, a.only(), a.programs(), Path.of(a.agent()).toAbsolutePath().toString(), absolute(System.getProperty("java.class.path")),
+                scratch, ram, a.dax(), a.sources().toAbsolutePath(), quick ? 4 : 10, rounds, quick ? 6 : 16, Duration.ofSeconds(quick ? 120 : 600));
             Report report = run(s, true);
-            write(report, json, html);
+            write(report, a.json(), a.html());
         } finally {
             delete(ram);
             delete(scratch);

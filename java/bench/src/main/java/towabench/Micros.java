@@ -65,18 +65,38 @@ final class Micros {
     }
 
     void reads() throws Exception {
+        Map<String, List<double[]>> durable = new LinkedHashMap<>();
+        Map<String, List<double[]>> neither = new LinkedHashMap<>();
+        int machines = settings.quick() ? 4 : 12;
+        for (int i = 0; i < machines; i++) {
+            // Either structure in turn; and as often neither.
+            reads(i % 2 == 0 ? "first" : "second", durable);
+            reads("none", neither);
+        }
+        for (String name : durable.keySet()) {
+            Map<String, Object> kind = report.map("read_ratio", name);
+            String[] names = {"ratio", "low", "high", "durable_ns", "plain_ns"};
+            for (int i = 0; i < names.length; i++) {
+                int at = i == 1 || i == 2 ? 0 : i;
+                List<Double> all = durable.get(name).stream().map(f -> f[at]).toList();
+                kind.put(names[i], i == 1 ? Stats.least(all) : i == 2 ? Stats.range(all).get(1) : Stats.median(all));
+            }
+            List<Double> control = neither.getOrDefault(name, List.of()).stream().map(f -> f[0]).toList();
+            kind.put("neither_ratio", Stats.median(control));
+            kind.put("neither_range", Stats.range(control));
+        }
+    }
+
+    private void reads(String which, Map<String, List<double[]>> found) throws Exception {
         Path pool = settings.freshPool();
         try {
-            Child c = ask("reads", agent("-Xmx1g"), "ReadCost", pool, settings.quick() ? 100 : 400);
+            Child c = ask("reads, durable: " + which, agent("-Xmx1g"), "ReadCost", pool, settings.quick() ? 50 : 100, which);
             if (c == null) {
                 return;
             }
             for (String[] r : c.lines("read")) {
-                Map<String, Object> kind = report.map("read_ratio", r[0]);
-                String[] names = {"ratio", "low", "high", "durable_ns", "plain_ns"};
-                for (int i = 0; i < names.length; i++) {
-                    kind.put(names[i], Double.parseDouble(r[i + 1]));
-                }
+                double[] figures = java.util.Arrays.stream(r).skip(1).mapToDouble(Double::parseDouble).toArray();
+                found.computeIfAbsent(r[0], k -> new ArrayList<>()).add(figures);
             }
         } finally {
             Files.deleteIfExists(pool);

@@ -15,7 +15,7 @@ import towabench.programs.Program;
  */
 final class Programs {
     /** What one JVM told. */
-    private record Run(double firstMs, double warmMs, double warmCpuMs, String checksum, Child child) {}
+    private record Run(double firstMs, double warmMs, double warmCpuMs, double cycles, double instructions, String checksum, Child child) {}
 
     private final Settings settings;
     private final Report report;
@@ -86,7 +86,10 @@ final class Programs {
         return row;
     }
 
-    /** {@code X_pct} by the clock, {@code X_cpu_pct} by processor time of the whole process, which says less about a busy machine; and the rounds' ranges. */
+    /**
+     * {@code X_pct} by the clock, {@code X_cpu_pct} by processor time of the whole process; {@code X_cycles_pct} and {@code X_instructions_pct} by the processor's
+     * counters for user mode, which say least about how busy the machine was: of these the ratio of medians, the JIT's choices differ from run to run. And ranges.
+     */
     private static void overhead(Map<String, Object> row, String key, Map<Mode, List<Run>> runs, Mode mode) {
         List<Double> wall = ratios(runs, mode, Run::warmMs);
         List<Double> cpu = ratios(runs, mode, Run::warmCpuMs);
@@ -94,6 +97,13 @@ final class Programs {
         row.put(key + "_range_pct", Stats.range(wall));
         row.put(key + "_cpu_pct", Stats.median(cpu));
         row.put(key + "_cpu_range_pct", Stats.range(cpu));
+        row.put(key + "_cycles_pct", ofMedians(runs, mode, Run::cycles));
+        row.put(key + "_cycles_range_pct", Stats.range(ratios(runs, mode, Run::cycles)));
+        row.put(key + "_instructions_pct", ofMedians(runs, mode, Run::instructions));
+    }
+
+    private static double ofMedians(Map<Mode, List<Run>> runs, Mode mode, java.util.function.ToDoubleFunction<Run> what) {
+        return (Stats.median(each(runs, mode, what)) / Stats.median(each(runs, Mode.plain, what)) - 1) * 100;
     }
 
     private static List<Double> each(Map<Mode, List<Run>> runs, Mode mode, java.util.function.ToDoubleFunction<Run> what) {
@@ -187,7 +197,10 @@ final class Programs {
                     problems.add(mode + ": iteration " + i + " gives " + iterations.get(i)[3] + " instead of " + sum);
                 }
             }
-            return new Run(Double.parseDouble(iterations.get(0)[1]) / 1e6, Stats.median(wall), Stats.median(cpu), sum, child);
+            List<String[]> counters = child.lines("counters");
+            double cycles = counters.isEmpty() ? Double.NaN : Double.parseDouble(counters.get(0)[0]);
+            double instructions = counters.isEmpty() ? Double.NaN : Double.parseDouble(counters.get(0)[1]);
+            return new Run(Double.parseDouble(iterations.get(0)[1]) / 1e6, Stats.median(wall), Stats.median(cpu), cycles, instructions, sum, child);
         } finally {
             Files.deleteIfExists(pool);
         }

@@ -12,6 +12,7 @@ import towabench.programs.Program;
  *   @iteration number wall_ns cpu_ns checksum               cpu_ns: of the whole process
  *   @warm, @cool ms                                     when the measured half began and ended
  *   @metrics   objects used_bytes promoted stores skipped collections     over the warm iterations
+ *   @counters  cycles instructions                      of the second half, in user mode; where perf works
  *   @verify    differences                                  0: every durable object equals its replica
  *   @problem   text
  * </pre>
@@ -30,8 +31,10 @@ public final class Runner {
         com.sun.management.OperatingSystemMXBean process = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         Program program = Program.named(name);
         program.prepare(scratch, Integer.parseInt(args[3]));
+        Counters counters = null;
         for (int i = 0; i < iterations; i++) {
             if (i == iterations / 2) {
+                counters = Counters.begin(scratch);
                 System.out.println("@warm " + System.currentTimeMillis());
                 if (mode.opens()) {
                     Pools.mark();
@@ -45,6 +48,9 @@ public final class Runner {
             System.out.println("@iteration " + i + " " + wall + " " + cpu + " " + sum);
         }
         System.out.println("@cool " + System.currentTimeMillis());
+        if (counters != null) {
+            counters.end();
+        }
         if (mode.opens()) {
             Pools.measured();
         }

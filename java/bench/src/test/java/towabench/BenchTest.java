@@ -3,6 +3,7 @@ package towabench;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
@@ -73,5 +74,26 @@ class BenchTest {
         assertFalse(c.ended());
         assertTrue(c.failure().contains("ClassNotFoundException"), c.failure());
         assertNotNull(c.output());
+    }
+
+    @Test
+    void argumentsAreCheckedBeforeAnythingIsMeasured() {
+        String agent = agent().toString();
+        String json = folder.resolve("r.json").toString();
+        Arguments a = Arguments.parse(new String[] {"--agent", agent, "--quick", "--only", "stores,reads", "--programs", "h2", "--rounds", "3", "--json", json});
+        assertEquals(List.of("stores", "reads"), a.only());
+        assertEquals(3, a.rounds());
+        assertTrue(a.quick());
+        String[][] wrong = {{"--fast"}, {"--rounds"}, {"--rounds", "0"}, {"--rounds", "many"}, {"--only", "store"}, {"--programs", "h2,doom"}, {"--json", "/proc/nonexistent/r.json"},
+            {"--html", folder.toString()}, {"--dax", folder.resolve("none").toString()}, {"--agent", folder.resolve("none.jar").toString()}};
+        for (String[] args : wrong) {
+            String[] all = new String[args.length + 2];
+            all[0] = "--agent";
+            all[1] = agent;
+            System.arraycopy(args, 0, all, 2, args.length);
+            String why = assertThrows(IllegalArgumentException.class, () -> Arguments.parse(all), String.join(" ", args)).getMessage();
+            assertTrue(why.contains(args[0]), why);
+        }
+        assertTrue(Arguments.help().contains("recovery") && Arguments.help().contains("xalan"));
     }
 }

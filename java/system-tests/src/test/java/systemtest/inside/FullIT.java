@@ -148,18 +148,82 @@ class FullIT {
 
     @Test
     void fileSystem() throws Exception {
-        Path mount = folder.resolve("small");
-        java.nio.file.Files.createDirectory(mount);
-        Process p = new ProcessBuilder("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount.toString()).redirectErrorStream(true).start();
-        if (!p.waitFor(10, TimeUnit.SECONDS) || p.exitValue() != 0) {
-            System.out.println("SKIP: no small file system may be mounted here");
+        Path mount = mountSmall();
+        if (mount == null) {
             return;
         }
         try {
             refusedAndGoesOn(mount.resolve("pool"), TowaOptions.DEFAULT.withCapacity(1 << 30), new HashMap<>());
         } finally {
-            Towa.close();
-            new ProcessBuilder("umount", "-l", mount.toString()).start().waitFor();
+            unmount(mount);
         }
+    }
+
+    /** A copy without the blocks of its zeros: opening makes them, or says that there is no room; no store meets the end of the disk. */
+    @Test
+    void aSparseCopy() throws Exception {
+        Path pool = folder.resolve("whole");
+        Towa.open(pool, TowaOptions.DEFAULT.withCapacity(64 << 20));
+        root = new HashMap<>();
+        root.put(1, new byte[8 << 20]);
+        Towa.close();
+        Path mount = mountSmall();
+        if (mount == null) {
+            return;
+        }
+        try {
+            Path copy = mount.resolve("pool");
+            copyWithoutZeros(pool, copy);
+            PoolException e = assertThrows(PoolException.class, () -> Towa.open(copy, TowaOptions.DEFAULT));
+            assertEquals(PoolException.Reason.FULL, e.reason(), e.toString());
+            assertTrue(e.getMessage().contains("holes"), e.toString());
+            assertTrue(run("mount", "-o", "remount,size=32m", mount.toString()));
+            Towa.open(copy, TowaOptions.DEFAULT);
+            assertTrue(java.nio.file.Files.getFileStore(mount).getUsableSpace() < 24 << 20, "the blocks of the large array are not there");
+            byte[] large = root.get(1);
+            assertEquals(8 << 20, large.length);
+            java.util.Arrays.fill(large, (byte) 7);
+            Pool.sound();
+        } finally {
+            unmount(mount);
+        }
+    }
+
+    private static void copyWithoutZeros(Path from, Path to) throws Exception {
+        byte[] zeros = new byte[4096];
+        try (java.io.RandomAccessFile in = new java.io.RandomAccessFile(from.toFile(), "r"); java.io.RandomAccessFile out = new java.io.RandomAccessFile(to.toFile(), "rw")) {
+            out.setLength(in.length());
+            byte[] page = new byte[4096];
+            // Beyond the used part there is nothing but holes.
+            for (long at = 0; at < Math.min(in.length(), 16 << 20); at += 4096) {
+                in.seek(at);
+                in.readFully(page);
+                if (!java.util.Arrays.equals(page, zeros)) {
+                    out.seek(at);
+                    out.write(page);
+                }
+            }
+        }
+    }
+
+    /** A file system of 3 MiB; null: none may be mounted here. */
+    private Path mountSmall() throws Exception {
+        Path mount = folder.resolve("small");
+        java.nio.file.Files.createDirectory(mount);
+        if (run("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount.toString())) {
+            return mount;
+        }
+        System.out.println("SKIP: no small file system may be mounted here");
+        return null;
+    }
+
+    private static void unmount(Path mount) throws Exception {
+        Towa.close();
+        run("umount", "-l", mount.toString());
+    }
+
+    private static boolean run(String... command) throws Exception {
+        Process p = new ProcessBuilder(command).redirectErrorStream(true).start();
+        return p.waitFor(10, TimeUnit.SECONDS) && p.exitValue() == 0;
     }
 }

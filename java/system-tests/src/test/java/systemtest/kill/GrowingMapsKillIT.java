@@ -14,7 +14,7 @@ import systemtest.harness.RustVerify;
 class GrowingMapsKillIT {
     @Test
     void whatWasStoredStays() throws Exception {
-        Rounds.inLanes("kill-maps", Rounds.of(40), GrowingMapsKillIT::lane);
+        Rounds.inLanes("kill-maps", Rounds.of(24), GrowingMapsKillIT::lane);
     }
 
     private static String lane(Path folder, int rounds, Random random) throws Exception {

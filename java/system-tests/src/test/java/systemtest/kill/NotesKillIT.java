@@ -28,7 +28,7 @@ class NotesKillIT {
 
     @Test
     void whatWasAnsweredIsThere() throws Exception {
-        Rounds.inLanes("kill-notes", Rounds.of(20), NotesKillIT::lane);
+        Rounds.inLanes("kill-notes", Rounds.of(12), NotesKillIT::lane);
     }
 
     /** One client, the only one that writes to its names. */

@@ -68,4 +68,20 @@ class AgentOptionsTest {
         assertTrue(out.contains("towa: unknown agent option \"roots=some\"; there are: roots=annotated (the default), roots=all"), out);
         assertTrue(!out.contains("Exception"), out);
     }
+
+    /** So that C2 does not work for seconds on the weaver's code when the program's waits. */
+    @Test
+    void whereAPoolIsOpenedTheJitLeavesTheReaderOfCodeToC1() throws Exception {
+        Path file = Fixture.file("directives");
+        Towa.open(file, TowaOptions.DEFAULT.withCapacity(64 << 20));
+        try {
+            Object all = ManagementFactory.getPlatformMBeanServer().invoke(new javax.management.ObjectName("com.sun.management:type=DiagnosticCommand"), "compilerDirectivesPrint",
+                null, null);
+            String text = all.toString();
+            assertTrue(text.contains("io/towa/asm/ClassReader.readCode") && text.contains("Exclude:true"), text);
+        } finally {
+            Towa.close();
+            file.toFile().delete();
+        }
+    }
 }

@@ -104,6 +104,47 @@ class ClassFilesTest implements Opcodes {
         }
     }
 
+    public static class Base implements Setter {
+        public int x;
+
+        @Override
+        public void set(int i) {
+            x = -i;
+        }
+    }
+
+    /** A field of its own that no replica has, and an inherited one of that name and another type: as obfuscators make them. */
+    @Test
+    void aTransientFieldBesideAnInheritedOneOfItsName() throws Exception {
+        String name = "towa/weave/Shadow", base = "towa/weave/ClassFilesTest$Base";
+        ClassWriter cw = new ClassWriter(ClassWriter.COMPUTE_MAXS);
+        cw.visit(V1_6, ACC_PUBLIC | ACC_SUPER, name, null, base, null);
+        cw.visitField(ACC_PUBLIC | ACC_TRANSIENT, "x", "J", null, null).visitEnd();
+        MethodVisitor mv = cw.visitMethod(ACC_PUBLIC, "<init>", "()V", null, null);
+        mv.visitCode();
+        mv.visitVarInsn(ALOAD, 0);
+        mv.visitMethodInsn(INVOKESPECIAL, base, "<init>", "()V", false);
+        mv.visitInsn(RETURN);
+        end(mv);
+        mv = cw.visitMethod(ACC_PUBLIC, "set", "(I)V", null, null);
+        mv.visitCode();
+        put(mv, name);
+        mv.visitVarInsn(ALOAD, 0);
+        mv.visitInsn(LCONST_1);
+        mv.visitFieldInsn(PUTFIELD, name, "x", "J");
+        mv.visitInsn(RETURN);
+        end(mv);
+        Class<?> c = new Loader().define(name, cw.toByteArray());
+        Setter s = (Setter) c.getDeclaredConstructor().newInstance();
+        Fixture.hold(s);
+        long before = Towa.metrics().stores();
+        for (int i = 0; i < 100; i++) {
+            s.set(i);
+            Fixture.same(s, name);
+        }
+        assertEquals(100, Towa.metrics().stores() - before, "the inherited field is mirrored, the transient one is not");
+    }
+
     @Test
     void methodThatWouldGrowTooLong() throws Exception {
         String name = "towa/weave/Long";

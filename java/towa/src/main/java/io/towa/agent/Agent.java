@@ -1,12 +1,13 @@
 package io.towa.agent;
 
+import io.towa.events.Events;
 import java.lang.instrument.ClassFileTransformer;
 import java.lang.instrument.Instrumentation;
 import java.lang.instrument.UnmodifiableClassException;
 import java.security.ProtectionDomain;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
 
@@ -56,6 +57,10 @@ public final class Agent {
 
     /** Entry from -javaagent:towa.jar[=options]. */
     public static void premain(String options, Instrumentation inst) throws Exception {
+        if (Agent.class.getClassLoader() != null) {
+            HandOver.run(options, inst);
+            return;
+        }
         String unknown = parse(options);
         if (unknown != null) {
             System.err.println("towa: unknown agent option \"" + unknown + "\"; there are: roots=annotated (the default), roots=all");
@@ -86,13 +91,11 @@ public final class Agent {
 
     private static void export(Instrumentation inst) {
         Module base = Object.class.getModule();
-        HashSet<Module> us = new HashSet<Module>();
-        us.add(Agent.class.getModule());
+        Set<Module> us = Set.of(Agent.class.getModule());
         HashMap<String, Set<Module>> exports = new HashMap<String, Set<Module>>();
-        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm.annotation", "jdk.internal.reflect", "sun.nio.ch"};
+        String[] packages = {"jdk.internal.misc", "jdk.internal.access", "jdk.internal.vm", "jdk.internal.vm.annotation", "jdk.internal.reflect", "sun.nio.ch"};
         for (int i = 0; i < packages.length; i++) exports.put(packages[i], us);
-        inst.redefineModule(base, new HashSet<Module>(), exports, new HashMap<String, Set<Module>>(), new HashSet<Class<?>>(),
-            new HashMap<Class<?>, java.util.List<Class<?>>>());
+        inst.redefineModule(base, Set.of(), exports, Map.of(), Set.of(), Map.of());
     }
 
     /** null if the program runs without the agent. */
@@ -111,6 +114,7 @@ public final class Agent {
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
+            Events.classDefined(name);
             return Skip.reason(name) != null ? null : weave(module, loader, name, bytes, LongSet.key(name, loader));
         }
     }
@@ -130,6 +134,7 @@ public final class Agent {
             if (!job.provisional) SEEN.add(key);
             if (job.failure != null) fail(name, key, job.failure);
             if (woven != null) wovenCount++;
+            if (!jdk) Directives.woven();
             return woven;
         } catch (Throwable e) {
             SEEN.add(key);
@@ -192,6 +197,7 @@ public final class Agent {
     public static void weaveJdk() {
         if (instrumentation == null) throw new IllegalStateException("start the program with -javaagent:towa.jar");
         opened = true;
+        Directives.give();
         // Twice: weaving itself loads classes, and those pass no transformer.
         sweepIfNeeded();
         sweepIfNeeded();
@@ -212,6 +218,7 @@ public final class Agent {
             String name = c.getName();
             long known = (long) System.identityHashCode(c) << 32 | name.hashCode() & 0xffffffffL;
             if (KNOWN.has(known)) continue;
+            Events.classFound(name);
             if (!isMissed(c, name)) KNOWN.add(known);
             else missed.add(c);
         }

@@ -212,8 +212,29 @@ final class ClassScan {
     }
 
     private boolean putNeeds(int ref) {
-        if (calls[ref] == 0) calls[ref] = (byte) (onlyData && !Skip.mayHoldData(className(u2(cp[ref]))) ? 1 : 2);
+        if (calls[ref] == 0) {
+            String owner = className(u2(cp[ref]));
+            int nameAndType = cp[u2(cp[ref] + 2)];
+            calls[ref] = (byte) (leftOut(owner, utf(u2(nameAndType)), utf(u2(nameAndType + 2))) ? 1 : 2);
+        }
         return calls[ref] == 2;
+    }
+
+    /**
+     * Is it known of that instance field that no replica has it: of the JDK's, those of classes that are no data and those that {@link Skip} lists, of others this
+     * class' own transient ones? Then nobody needs to see stores to it. After {@link #scanCode}.
+     */
+    boolean leftOut(String owner, String field, String desc) {
+        if (onlyData) return !Skip.mayHoldData(owner) || Skip.leftOut(owner, field);
+        if (!owner.equals(name)) return false;
+        int n = u2(fieldsAt);
+        int at = fieldsAt + 2;
+        for (int i = 0; i < n; i++) {
+            // A field of the same name and another type may be inherited, and in its replica.
+            if (utfIs(u2(at + 2), field) && utfIs(u2(at + 4), desc)) return (u2(at) & 0x88) == 0x80;
+            at = skipAttributes(at + 6);
+        }
+        return false;
     }
 
     private boolean callNeeds(int ref) {

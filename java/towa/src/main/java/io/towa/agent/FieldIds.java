@@ -4,12 +4,13 @@ package io.towa.agent;
  * Numbers for field references as they stand in woven code: (owner named there, field name, descriptor) to int, for the whole machine.
  *
  * <p>Always true: a number once given never changes its meaning. The owner may be a subclass of the class that declares the field, and two
- * classes of one name in two loaders share their numbers: who resolves a number starts from the object's own class.
+ * classes of one name in two loaders share their numbers: who resolves a number starts from the object's own class. What a number means is
+ * written before it is given, so who has one asks without a lock: stores do.
  */
 public final class FieldIds {
-    private static String[] owners = new String[1024];
-    private static String[] names = new String[1024];
-    private static String[] descs = new String[1024];
+    private static volatile String[] owners = new String[1024];
+    private static volatile String[] names = new String[1024];
+    private static volatile String[] descs = new String[1024];
     /** Open addressing: number + 1, or 0. */
     private static int[] table = new int[4096];
     private static int count;
@@ -51,15 +52,15 @@ public final class FieldIds {
     }
 
     /** Internal name (with slashes) of the class that the field reference names. */
-    public static synchronized String owner(int id) {
+    public static String owner(int id) {
         return owners[id];
     }
 
-    public static synchronized String name(int id) {
+    public static String name(int id) {
         return names[id];
     }
 
-    public static synchronized String desc(int id) {
+    public static String desc(int id) {
         return descs[id];
     }
 

@@ -52,6 +52,31 @@ final class Skip {
         "java/util/concurrent/locks", "java/time", "java/time/chrono", "java/time/zone", "java/time/temporal", "java/time/format", "java/math",
         "java/text", "java/net", "java/sql", "java/awt/geom", "sun/util/calendar", "sun/util/locale", "jdk/internal/util"};
 
+    /**
+     * Fields of the JDK that are caches, or mean something in this run of the program only: left out of replicas, null or zero after recovery. A class, then its
+     * fields.
+     */
+    private static final String[][] LEFT_OUT = {
+        {"java/lang/String", "hash", "hashIsZero"},
+        {"java/lang/Throwable", "backtrace"},
+        {"java/util/concurrent/locks/AbstractQueuedSynchronizer", "head", "tail", "state"},
+        {"java/util/concurrent/locks/AbstractOwnableSynchronizer", "exclusiveOwnerThread"},
+        {"java/util/concurrent/locks/AbstractQueuedSynchronizer$ConditionObject", "firstWaiter", "lastWaiter"},
+        {"java/util/concurrent/ArrayBlockingQueue", "itrs"},
+        {"java/util/AbstractMap", "keySet", "values"},
+        {"java/util/HashMap", "entrySet"},
+        {"java/util/TreeMap", "entrySet", "navigableKeySet", "descendingMap"},
+        {"java/util/Hashtable", "keySet", "entrySet", "values"},
+        {"java/util/IdentityHashMap", "entrySet"},
+        {"java/util/EnumMap", "entrySet"},
+        {"java/util/concurrent/ConcurrentHashMap", "keySet", "values", "entrySet", "cellsBusy"},
+        {"java/util/concurrent/ConcurrentSkipListMap", "keySet", "values", "entrySet", "descendingMap"},
+        {"java/util/concurrent/ConcurrentHashMap$TreeBin", "lockState", "waiter"},
+        {"java/util/concurrent/atomic/Striped64", "cellsBusy"},
+        {"java/util/concurrent/PriorityBlockingQueue", "allocationSpinLock"},
+        {"java/util/concurrent/DelayQueue", "leader"},
+    };
+
     private Skip() {}
 
     /**
@@ -75,5 +100,15 @@ final class Skip {
             if (!whole || name.length() == prefix.length()) return PREFIXES[i][1];
         }
         return null;
+    }
+
+    /** Of a field of a class of the JDK: is it left out of replicas, so that a store to it needs no barrier? */
+    static boolean leftOut(String owner, String field) {
+        for (int i = 0; i < LEFT_OUT.length; i++) {
+            if (!LEFT_OUT[i][0].equals(owner)) continue;
+            for (int k = 1; k < LEFT_OUT[i].length; k++) if (LEFT_OUT[i][k].equals(field)) return true;
+            return false;
+        }
+        return false;
     }
 }

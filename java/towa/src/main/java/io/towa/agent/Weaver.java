@@ -107,6 +107,11 @@ public final class Weaver {
         return Skip.mayHoldData(c.getName().replace('.', '/'));
     }
 
+    /** Of a class of the JDK: is that field of it left out of replicas? */
+    public static boolean leftOut(Class<?> c, String field) {
+        return Skip.leftOut(c.getName().replace('.', '/'), field);
+    }
+
     private static final class Visitor extends ClassVisitor {
         private final Job job;
         private final String[] methods;

@@ -14,6 +14,9 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  * (the promoter issues the other half, a membarrier, after marking and before copying). A volatile store or an atomic operation on a
  * durable object happens under that object's lock, replica first; on a white one inside {@link WhiteGate}.
  *
+ * <p>Where the stack ends: in compiled code the touch of a callee's stack comes before its frame, so who is annotated for the reserved part is the caller, these methods,
+ * and with them what they are inlined into. What returns a token is not: the error comes late, when such a method returns, and nobody would have the token.
+ *
  * <p>Tokens of begin/before: 0 nothing to end, greater than 0 one of WhiteGate, less than 0 one of {@link Stores#lock}.
  */
 public final class Barrier {
@@ -34,26 +37,26 @@ public final class Barrier {
     }
 
     /** After a plain store to a field. */
-    @ForceInline
+    @ForceInline @ReservedStackAccess
     public static void post(Object o, int fieldId) {
         U.storeFence();
         if (Header.marked(o)) Stores.field(o, fieldId);
     }
 
-    @ForceInline
+    @ForceInline @ReservedStackAccess
     public static void element(Object array, int i) {
         U.storeFence();
         if (Header.marked(array)) Stores.element(array, i);
     }
 
-    @ForceInline
+    @ForceInline @ReservedStackAccess
     public static void range(Object array, int from, int n) {
         U.storeFence();
         if (n > 0 && Header.marked(array)) Stores.range(array, from, n);
     }
 
     /** After a plain put of a primitive, or of many bytes, through Unsafe. */
-    @ForceInline
+    @ForceInline @ReservedStackAccess
     public static void written(Object o, long offset, long bytes) {
         U.storeFence();
         if (o != null && Header.marked(o)) Stores.offset(o, offset, bytes);
@@ -66,7 +69,7 @@ public final class Barrier {
         else if (v != null && o != null && Header.marked(o)) Stores.preOffset(o, offset, v);
     }
 
-    @ForceInline
+    @ForceInline @ReservedStackAccess
     public static void writtenReference(Object o, long offset) {
         if (o instanceof Class) Stores.staticOffset((Class<?>) o, offset);
         else written(o, offset, Unsafe.ARRAY_OBJECT_INDEX_SCALE);

@@ -16,7 +16,7 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  */
 public final class WhiteGate {
     private static final Unsafe U = Unsafe.getUnsafe();
-    private static final int STRIPES = 32;
+    private static final int STRIPES = Math.min(32, Integer.highestOneBit(Math.max(1, 2 * Runtime.getRuntime().availableProcessors() - 1)) << 1);
     /** Longs between two counters: 128 bytes, two lines that the prefetcher takes together. */
     private static final int APART = 16;
     private static final long[] COUNTS = new long[(STRIPES * 2 + 1) * APART];

@@ -18,6 +18,8 @@ final class Batches {
     private static final int SLOTS = 1 << 12;
     private static final Batch[] ACTIVE = new Batch[SLOTS];
     private static int hint;
+    /** How many wait on the lock. */
+    private static int sleeping;
 
     private Batches() {}
 
@@ -94,7 +96,7 @@ final class Batches {
             g.failed |= !good;
             if (--g.copying == 0) {
                 g.over = true;
-                LOCK.notifyAll();
+                wake();
             }
             while (!g.over) {
                 sleep();
@@ -108,7 +110,7 @@ final class Batches {
     static void end(Batch b) {
         synchronized (LOCK) {
             ACTIVE[b.slot] = null;
-            LOCK.notifyAll();
+            wake();
         }
     }
 
@@ -122,9 +124,17 @@ final class Batches {
         }
     }
 
+    /** Most batches meet nobody, and a needless notifyAll costs as much as the rest of a small one. */
+    private static void wake() {
+        if (sleeping != 0) {
+            LOCK.notifyAll();
+        }
+    }
+
     /** Interrupts are for the program: kept, not acted upon. */
     private static void sleep() {
         boolean interrupted = false;
+        sleeping++;
         for (;;) {
             try {
                 LOCK.wait(100);
@@ -133,6 +143,7 @@ final class Batches {
                 interrupted = true;
             }
         }
+        sleeping--;
         if (interrupted) {
             Thread.currentThread().interrupt();
         }

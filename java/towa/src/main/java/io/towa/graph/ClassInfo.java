@@ -169,7 +169,12 @@ final class ClassInfo {
                 return table[i + 1] - 2;
             }
         }
-        return resolve(fieldId);
+        Gate.pin();
+        try {
+            return resolve(fieldId);
+        } finally {
+            Gate.unpin();
+        }
     }
 
     private synchronized int resolve(int fieldId) {

@@ -1,5 +1,7 @@
 package io.towa.graph;
 
+import jdk.internal.vm.annotation.DontInline;
+
 /** The {@link ClassInfo} of each class: an open-addressed table by identity, read without a lock. Classes that were looked up stay loaded. */
 final class ClassInfos {
     private static volatile ClassInfo[] table = new ClassInfo[256];
@@ -30,10 +32,21 @@ final class ClassInfos {
         }
     }
 
+    @DontInline
     private static ClassInfo add(Class<?> c) {
-        // Outside the lock: it may load classes.
-        ClassInfo made = new ClassInfo(c);
-        Constants.learn(c);
+        // Stores come by here outside the gate, too.
+        Gate.pin();
+        try {
+            // Outside the lock: it may load classes.
+            ClassInfo made = new ClassInfo(c);
+            Constants.learn(c);
+            return add(c, made);
+        } finally {
+            Gate.unpin();
+        }
+    }
+
+    private static ClassInfo add(Class<?> c, ClassInfo made) {
         synchronized (ClassInfos.class) {
             ClassInfo[] t = table;
             for (int i = hash(c) & t.length - 1; t[i] != null; i = i + 1 & t.length - 1) {

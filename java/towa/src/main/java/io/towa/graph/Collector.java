@@ -2,12 +2,14 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import io.towa.pool.Records;
 import io.towa.pool.UndoLog;
 import java.util.List;
+import jdk.internal.vm.annotation.DontInline;
 
 /**
  * Frees replicas that no durable root reaches: mark and sweep over the pool, beside the program.
@@ -62,10 +64,26 @@ public final class Collector {
 
     /** A cycle from its beginning; waits for one that is under way. Not to be called inside the gate. */
     public static void collect() {
-        synchronized (CYCLE) {
-            if (!stopped && DurableGraph.active()) {
-                cycle();
+        // A store that finds the pool full waits here, too.
+        Gate.pin();
+        try {
+            synchronized (CYCLE) {
+                if (!stopped && DurableGraph.active()) {
+                    observedCycle();
+                }
             }
+            Gate.commitEvents();
+        } finally {
+            Gate.unpin();
+        }
+    }
+
+    private static void observedCycle() {
+        Object event = Events.begin(Events.COLLECTION);
+        long before = dropped;
+        cycle();
+        if (Events.ended(event)) {
+            Events.collection(event, Replicas.size(), dropped - before, allocator.usedBytes(), lastPause);
         }
     }
 
@@ -74,6 +92,7 @@ public final class Collector {
      *
      * @param tried whether it was tried already; then, or if something else is wrong, {@code e} is thrown
      */
+    @DontInline
     static void makeRoom(PoolException e, boolean tried) {
         if (tried || e.reason() != Reason.FULL) {
             throw e;

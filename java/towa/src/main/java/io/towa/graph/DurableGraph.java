@@ -7,6 +7,7 @@ import io.towa.TowaOptions;
 import io.towa.agent.Agent;
 import io.towa.agent.Groups;
 import io.towa.barrier.Header;
+import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Committer;
@@ -48,8 +49,13 @@ public final class DurableGraph {
     private DurableGraph() {}
 
     /** Opens a pool; see {@link io.towa.Towa#open}. */
-    public static synchronized void open(Path path, TowaOptions how) {
-        open(path, how, true);
+    public static void open(Path path, TowaOptions how) {
+        Events.start();
+        try {
+            open(path, how, true);
+        } finally {
+            Events.commitWaiting();
+        }
     }
 
     /** @param withAgent false in tests of this package, which call {@link Stores} themselves */
@@ -140,6 +146,7 @@ public final class DurableGraph {
             closeBetweenSections();
         } finally {
             Sections.resume();
+            Events.commitWaiting();
         }
     }
 

@@ -20,24 +20,6 @@ final class Policy {
         java.util.ResourceBundle.class, java.security.SecureRandom.class, java.util.concurrent.SynchronousQueue.class,
         java.util.concurrent.LinkedTransferQueue.class, StackWalker.class, ProcessBuilder.class};
 
-    /** Fields of the JDK that are caches, or mean something in this run of the program only: left out of replicas, null or zero after recovery. */
-    private static final String[] DERIVED = {"java.lang.String.hash", "java.lang.String.hashIsZero", "java.lang.Throwable.backtrace",
-        "java.util.concurrent.locks.AbstractQueuedSynchronizer.head", "java.util.concurrent.locks.AbstractQueuedSynchronizer.tail",
-        "java.util.concurrent.locks.AbstractQueuedSynchronizer.state",
-        "java.util.concurrent.locks.AbstractOwnableSynchronizer.exclusiveOwnerThread",
-        "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.firstWaiter",
-        "java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.lastWaiter",
-        "java.util.concurrent.ArrayBlockingQueue.itrs", "java.util.AbstractMap.keySet", "java.util.AbstractMap.values", "java.util.HashMap.entrySet", "java.util.TreeMap.entrySet",
-        "java.util.TreeMap.navigableKeySet", "java.util.TreeMap.descendingMap", "java.util.Hashtable.keySet", "java.util.Hashtable.entrySet",
-        "java.util.Hashtable.values", "java.util.IdentityHashMap.entrySet", "java.util.EnumMap.entrySet",
-        "java.util.concurrent.ConcurrentHashMap.keySet", "java.util.concurrent.ConcurrentHashMap.values",
-        "java.util.concurrent.ConcurrentHashMap.entrySet", "java.util.concurrent.ConcurrentSkipListMap.keySet",
-        "java.util.concurrent.ConcurrentSkipListMap.values", "java.util.concurrent.ConcurrentSkipListMap.entrySet",
-        "java.util.concurrent.ConcurrentSkipListMap.descendingMap", "java.util.concurrent.ConcurrentHashMap.cellsBusy",
-        "java.util.concurrent.ConcurrentHashMap$TreeBin.lockState", "java.util.concurrent.ConcurrentHashMap$TreeBin.waiter",
-        "java.util.concurrent.atomic.Striped64.cellsBusy", "java.util.concurrent.PriorityBlockingQueue.allocationSpinLock",
-        "java.util.concurrent.ArrayBlockingQueue.itrs", "java.util.concurrent.DelayQueue.leader"};
-
     private Policy() {}
 
     static int form(Class<?> c) {
@@ -95,12 +77,6 @@ final class Policy {
         if (in.getClassLoader() != null) {
             return !Modifier.isTransient(f.getModifiers());
         }
-        String name = in.getName() + "." + f.getName();
-        for (int i = 0; i < DERIVED.length; i++) {
-            if (DERIVED[i].equals(name)) {
-                return false;
-            }
-        }
-        return true;
+        return !Weaver.leftOut(in, f.getName());
     }
 }

@@ -1,14 +1,15 @@
 package io.towa.graph;
 
 import io.towa.NotDurableException;
-import io.towa.agent.Groups;
 import io.towa.barrier.WhiteGate;
+import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.medium.SystemCalls;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import java.util.Arrays;
 import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.DontInline;
 
 /**
  * make_persistent (RBP, section 4.3): an object and all it reaches become durable.
@@ -57,6 +58,7 @@ final class Promotion extends Batches.Batch {
      * @throws NotDurableException nothing has become durable
      * @throws io.towa.PoolException FULL: likewise
      */
+    @DontInline
     static long promote(Object o) {
         if (o == null) {
             return 0;
@@ -109,7 +111,7 @@ final class Promotion extends Batches.Batch {
     }
 
     /** So that the stack ends here, where nothing has begun, rather than in the midst of a batch, whose group would wait for ever. */
-    private static long roomOnStack(int frames, long a, long b, long c, long d) {
+    static long roomOnStack(int frames, long a, long b, long c, long d) {
         return frames == 0 ? a : roomOnStack(frames - 1, b + frames, c, d, a) + b;
     }
 
@@ -146,6 +148,7 @@ final class Promotion extends Batches.Batch {
 
     /** Position of the first object's replica; 0 if another batch failed, or took the first object: try again. */
     private long run(Object first) {
+        Object event = Events.begin(Events.PROMOTION);
         Batches.begin(this);
         cache = null;
         retry = false;
@@ -171,7 +174,20 @@ final class Promotion extends Batches.Batch {
                 DurableGraph.allocator().release(cache);
             }
             Batches.end(this);
+            if (good && Events.ended(event)) {
+                Events.promotion(event, count, bytes(), first.getClass());
+            }
         }
+    }
+
+    private long bytes() {
+        long bytes = 0;
+        for (int i = 0; i < count; i++) {
+            int form = infos[i].form;
+            bytes += form == Layout.FORM_OBJECT || form == Layout.FORM_ARRAY ? infos[i].replicaBytes(objects[i])
+                : Constants.replicaBytes(objects[i], infos[i]);
+        }
+        return bytes;
     }
 
     private void settle(boolean good) {
@@ -359,6 +375,7 @@ final class Promotion extends Batches.Batch {
             path.insert(0, Paths.step(objects[i], infos[i], child) + " -> ");
             child = objects[i];
         }
+        Events.refused(o.getClass(), path.toString(), why);
         return new NotDurableException(path.toString(), why);
     }
 }

@@ -4,6 +4,7 @@ import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
 import io.towa.agent.Groups;
+import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
@@ -49,6 +50,7 @@ final class Recovery {
     private Recovery() {}
 
     static void recover(PoolFile pool, Allocator allocator, List<Records.ClassRecord> classes, TowaOptions options) {
+        Object event = Events.begin(Events.RECOVERY);
         long begin = System.nanoTime();
         long frontier = Nvm.getLong(Layout.FRONTIER);
         boolean large = frontier > 64 << 20;
@@ -81,6 +83,9 @@ final class Recovery {
         long end = System.nanoTime();
         last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.found.size(),
             allocator.usedBytes(), rewritten);
+        if (Events.ended(event)) {
+            Events.recovery(event, pool.name(), last.objects, last.bytes, large ? (long) (last.gcSeconds * 1e9) : -1, rewritten);
+        }
     }
 
     static double lastSeconds() {

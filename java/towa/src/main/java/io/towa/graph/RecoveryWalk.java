@@ -98,7 +98,7 @@ final class RecoveryWalk {
         Replicas.install(tables);
     }
 
-    /** Constants whose identity hash is not the saved one. */
+    /** What has another identity hash than the saved one. */
     List<RecoveryWorker.Rehashed> rehashed() {
         List<RecoveryWorker.Rehashed> all = new ArrayList<>();
         for (int i = 0; i < workers.length; i++) {

@@ -22,8 +22,8 @@ final class RecoveryWorker extends Thread {
     private static final int HASH_SHIFT = 11;
     private static final long HASH_MASK = 0x7fffffffL << HASH_SHIFT;
 
-    /** A constant that had an identity hash already, other than the saved one. */
-    record Rehashed(Object constant, long position, int saved) {}
+    /** A constant that had an identity hash already, other than the saved one; or an object that was saved without (0). */
+    record Rehashed(Object object, long position, int saved) {}
 
     private final RecoveryWalk walk;
     private final ClassMapping[] mappings;
@@ -214,14 +214,19 @@ final class RecoveryWorker extends Thread {
         }
         long bytes = bytes(at, c);
         int hash = Nvm.getInt(at + Layout.HASH);
-        if (hash <= 0) {
+        if (hash < 0) {
             throw damaged(at, "has identity hash " + hash);
         }
         Object constant = null;
         if (c.form > Layout.FORM_ARRAY) {
             constant = constant(at, c);
-            restoreHash(constant, hash);
+            if (hash != 0) {
+                restoreHash(constant, hash);
+            }
             hash = System.identityHashCode(constant);
+        } else if (hash == 0) {
+            // Nobody asked for it, but barriers know durable objects by it. Whichever thread gets to make the object, it is the same.
+            hash = Math.max(1, (int) (at * 0x9E3779B97F4A7C15L >>> 33));
         }
         int spread = Replicas.spread(hash);
         Found.Chunk chunk = chunk(Replicas.shard(spread));
@@ -243,6 +248,9 @@ final class RecoveryWorker extends Thread {
         }
         Object o = make(at, c);
         giveHash(o, hash);
+        if (Nvm.getInt(at + Layout.HASH) == 0) {
+            rehashed.add(new Rehashed(o, at, 0));
+        }
         if (c.suspect) {
             suspects.add(o);
         }

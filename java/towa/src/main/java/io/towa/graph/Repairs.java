@@ -80,8 +80,8 @@ final class Repairs {
      * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. The blocks that are free are known by now;
      * nobody else stores. If it fails, the section stays open: the next recovery undoes it.
      */
-    void mirror(List<RecoveryWorker.Rehashed> constants) {
-        if (changes.isEmpty() && constants.isEmpty()) {
+    void mirror(List<RecoveryWorker.Rehashed> rehashed) {
+        if (changes.isEmpty() && rehashed.isEmpty()) {
             return;
         }
         UndoLog.begin();
@@ -91,10 +91,10 @@ final class Repairs {
         }
         int gate = Gate.enter();
         try {
-            for (int i = 0; i < constants.size(); i++) {
-                long at = constants.get(i).position() + Layout.HASH;
+            for (int i = 0; i < rehashed.size(); i++) {
+                long at = rehashed.get(i).position() + Layout.HASH;
                 UndoLog.before(at, 4);
-                Nvm.putInt(at, System.identityHashCode(constants.get(i).constant()));
+                Nvm.putInt(at, System.identityHashCode(rehashed.get(i).object()));
                 Nvm.writeBack(at, 4);
             }
             Nvm.fence();

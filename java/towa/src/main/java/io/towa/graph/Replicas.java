@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.barrier.Header;
 import io.towa.pool.Allocator;
 import jdk.internal.misc.Unsafe;
 
@@ -129,6 +130,10 @@ public final class Replicas {
 
     /** The object's word; 0 if it has no replica. */
     static long find(Object o) {
+        // What is new has no identity hash; asking for it would make one, and look for it where nothing is in the cache.
+        if (!Header.marked(o)) {
+            return 0;
+        }
         int h = spread(System.identityHashCode(o));
         Table t = (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> 26) << REF_SHIFT));
         int mask = t.keys.length - 1;

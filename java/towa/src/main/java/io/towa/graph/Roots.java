@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.agent.FieldIds;
 import io.towa.agent.RootFields;
 import io.towa.medium.Nvm;
 import io.towa.pool.Records;
@@ -118,7 +119,16 @@ final class Roots {
      * Whether a static field, as a store names it, may be a root. The first time it is asked for, and whenever a class with roots was loaded since, the classes of
      * that name are looked for: one that is being initialised is found so.
      */
-    static boolean known(int fieldId, String owner, String field) {
+    static boolean known(int fieldId) {
+        Gate.pin();
+        try {
+            return asked(fieldId, FieldIds.name(fieldId));
+        } finally {
+            Gate.unpin();
+        }
+    }
+
+    private static boolean asked(int fieldId, String field) {
         int now = RootFields.count();
         synchronized (Roots.class) {
             if (now != learnt) {

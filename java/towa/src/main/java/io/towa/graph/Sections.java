@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.ReentrantLock;
+import jdk.internal.vm.annotation.DontInline;
 
 /**
  * {@code Towa.atomically}: groups of stores of one thread, one group at a time; nested calls join the outer one.
@@ -66,6 +67,7 @@ public final class Sections {
      * <p>It waits a second at most for a section of another thread: that one may be waiting for a lock which this thread holds. Then the
      * method goes on as any other code would, and is counted.
      */
+    @DontInline
     public static void begin(Object o) {
         if (!DurableGraph.active() || Replicas.find(o) == 0) {
             return;
@@ -119,6 +121,7 @@ public final class Sections {
     }
 
     /** The method that {@link #begin} was called for ends; if that began no section, or it has ended, nothing happens. */
+    @DontInline
     public static void end(Object o) {
         if (!LOCK.isHeldByCurrentThread() || WHOLE.isEmpty() || WHOLE.get(WHOLE.size() - 1) != o) {
             return;

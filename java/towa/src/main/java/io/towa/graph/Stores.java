@@ -7,6 +7,7 @@ import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
 import jdk.internal.misc.Unsafe;
+import jdk.internal.vm.annotation.DontInline;
 import jdk.internal.vm.annotation.ReservedStackAccess;
 
 /**
@@ -27,19 +28,24 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
 public final class Stores {
     private static final Unsafe U = Unsafe.getUnsafe();
 
+    /** Frames of {@link Promotion#roomOnStack}. */
+    private static final int ROOM = 40;
+
     private Stores() {}
 
     /** As {@link #pre(Object, Object)}, for a field: one that is not part of replicas may refer to anything. */
+    @DontInline
     public static void pre(Object o, Object v, int fieldId) {
         if (Replicas.find(o) != 0 && !Replicas.blue(v) && ClassInfos.of(o).slot(fieldId) >= 0) {
-            pre(o, v);
+            promoteFor(o, v);
         }
     }
 
     /** As {@link #pre(Object, Object)}, for a field or an element by its offset in DRAM. */
+    @DontInline
     public static void preOffset(Object o, long offset, Object v) {
         if (Replicas.find(o) != 0 && !Replicas.blue(v) && durable(o, offset)) {
-            pre(o, v);
+            promoteFor(o, v);
         }
     }
 
@@ -49,11 +55,15 @@ public final class Stores {
     }
 
     /** Before a reference is stored into {@code o}: if {@code o} is durable, {@code v} becomes so, or this throws and the store does not happen. */
-    @ReservedStackAccess
+    @DontInline
     public static void pre(Object o, Object v) {
-        if (Replicas.find(o) == 0 || Replicas.blue(v)) {
-            return;
+        if (Replicas.find(o) != 0 && !Replicas.blue(v)) {
+            promoteFor(o, v);
         }
+    }
+
+    @ReservedStackAccess
+    private static void promoteFor(Object o, Object v) {
         for (boolean tried = false;; tried = true) {
             PoolException full;
             int gate = Gate.enter();
@@ -72,7 +82,7 @@ public final class Stores {
     }
 
     /** As {@link #pre}, for {@code n} references that are about to be copied into {@code array}. */
-    @ReservedStackAccess
+    @DontInline @ReservedStackAccess
     public static void preRange(Object[] source, int from, int n, Object array) {
         if (Replicas.find(array) == 0) {
             return;
@@ -97,7 +107,7 @@ public final class Stores {
     }
 
     /** After a store to a field. */
-    @ReservedStackAccess
+    @DontInline @ReservedStackAccess
     public static void field(Object o, int fieldId) {
         if (Replicas.find(o) == 0) {
             return;
@@ -122,7 +132,7 @@ public final class Stores {
     }
 
     /** After a store of {@code bytes} bytes at an offset in DRAM. */
-    @ReservedStackAccess
+    @DontInline @ReservedStackAccess
     public static void offset(Object o, long offset, long bytes) {
         if (Replicas.find(o) == 0) {
             return;
@@ -153,12 +163,13 @@ public final class Stores {
         }
     }
 
+    @DontInline
     public static void element(Object array, int i) {
         range(array, i, 1);
     }
 
     /** After stores to {@code n} elements. */
-    @ReservedStackAccess
+    @DontInline @ReservedStackAccess
     public static void range(Object array, int from, int n) {
         if (n <= 0 || Replicas.find(array) == 0) {
             return;
@@ -260,7 +271,10 @@ public final class Stores {
      *
      * @return below 0, for {@link #unlock}; above 0, for {@link WhiteGate#exit}
      */
+    @DontInline
     public static int lock(Object o, long offset, Object v) {
+        // For all that comes until unlock: an error in between would leave the gate, or the replica, held for ever.
+        Promotion.roomOnStack(ROOM, 0, 0, 0, 0);
         for (boolean tried = false;;) {
             int gate = Gate.enter();
             boolean kept = false;
@@ -297,13 +311,69 @@ public final class Stores {
         }
     }
 
+    @DontInline @ReservedStackAccess
     public static void unlock(int token) {
         int both = -1 - token;
-        Stripes.unlock(both >>> 16);
-        Gate.exit(both & 0xffff);
+        int stripe = both >>> 16;
+        Stripes.Pending p = Stripes.pending(stripe);
+        try {
+            if (p.o != null) {
+                agree(p);
+            }
+        } finally {
+            p.o = null;
+            Stripes.unlock(stripe);
+            Gate.exit(both & 0xffff);
+        }
+    }
+
+    /**
+     * After the store to DRAM, still under the lock: a plain store to the same field, which takes no lock, may have brought its value to the replica after
+     * ours, and looked at DRAM again before ours was there. Either we see its value here, or it sees ours.
+     */
+    private static void agree(Stripes.Pending p) {
+        for (;;) {
+            U.fullFence();
+            long bits;
+            if (p.reference) {
+                Object v = U.getReferenceOpaque(p.o, p.offset);
+                long word = v == null ? 0 : Replicas.find(v);
+                if (v != null && (word == 0 || (word & Replicas.GREY) != 0)) {
+                    // A plain store's, which has its own mirroring still to come.
+                    return;
+                }
+                bits = Replicas.position(word);
+            } else {
+                bits = raw(p.o, p.offset, p.bytes);
+            }
+            if (Nvm.getBits(p.at, p.bytes) == bits) {
+                return;
+            }
+            log(p.at, p.bytes, p.reference);
+            if (p.reference) {
+                Collector.linked(bits);
+            }
+            Nvm.putBits(p.at, bits, p.bytes);
+            Nvm.writeBack(p.at, p.bytes);
+            Nvm.fence();
+        }
+    }
+
+    private static long raw(Object o, long offset, int bytes) {
+        switch (bytes) {
+            case 1:
+                return U.getByteOpaque(o, offset) & 0xffL;
+            case 2:
+                return U.getShortOpaque(o, offset) & 0xffffL;
+            case 4:
+                return U.getIntOpaque(o, offset) & 0xffffffffL;
+            default:
+                return U.getLongOpaque(o, offset);
+        }
     }
 
     /** Under the lock, before DRAM: the replica's reference at this offset. */
+    @DontInline
     public static void mirrorRef(Object o, long offset, Object v) {
         long word = v == null ? 0 : Replicas.find(v);
         Collector.linked(Replicas.position(word));
@@ -311,6 +381,7 @@ public final class Stores {
     }
 
     /** Under the lock, before DRAM: the replica's bits at this offset; durable when it returns. */
+    @DontInline
     public static void mirrorBits(Object o, long offset, long bits, int bytes) {
         mirror(o, offset, bits, bytes, false);
     }
@@ -339,6 +410,12 @@ public final class Stores {
             Nvm.writeBack(at, bytes);
             Nvm.fence();
             DurableGraph.stored();
+            Stripes.Pending p = Stripes.pending(Stripes.of(Replicas.position(word)));
+            p.offset = offset;
+            p.at = at;
+            p.bytes = bytes;
+            p.reference = reference;
+            p.o = o;
             done = true;
         } finally {
             if (!done) {
@@ -355,7 +432,7 @@ public final class Stores {
             Object v = U.getReference(o, offset);
             bits = v == null ? 0 : Replicas.position(Replicas.find(v));
         } else {
-            bits = bytes == 8 ? U.getLong(o, offset) : bytes == 4 ? U.getInt(o, offset) : bytes == 2 ? U.getShort(o, offset) : U.getByte(o, offset);
+            bits = raw(o, offset, bytes);
         }
         Nvm.putBits(at, bits, bytes);
         Nvm.writeBack(at, bytes);
@@ -364,12 +441,14 @@ public final class Stores {
 
     // ---- static fields
 
+    @DontInline
     public static void preStatic(Object v, int fieldId) {
-        if (v != null && DurableGraph.active() && Roots.known(fieldId, FieldIds.owner(fieldId), FieldIds.name(fieldId))) {
+        if (v != null && DurableGraph.active() && Roots.known(fieldId)) {
             promoteForRoot(v);
         }
     }
 
+    @DontInline
     public static void preStaticOffset(Class<?> c, long offset, Object v) {
         if (v != null && DurableGraph.active() && Roots.at(c, offset) != null) {
             promoteForRoot(v);
@@ -396,12 +475,14 @@ public final class Stores {
         }
     }
 
+    @DontInline
     public static void staticField(int fieldId) {
-        if (DurableGraph.active() && Roots.known(fieldId, FieldIds.owner(fieldId), FieldIds.name(fieldId))) {
+        if (DurableGraph.active() && Roots.known(fieldId)) {
             Roots.stored(FieldIds.owner(fieldId), FieldIds.name(fieldId));
         }
     }
 
+    @DontInline
     public static void staticOffset(Class<?> c, long offset) {
         Roots.Root root = DurableGraph.active() ? Roots.at(c, offset) : null;
         if (root != null) {

@@ -9,10 +9,37 @@ final class Stripes {
     /** 64 bytes apart. By Unsafe alone: the JDK's atomics are woven, and would pass barriers of their own. */
     private static final int[] HELD = new int[COUNT * 16];
 
+    /** The store that the holder of a stripe is about to do, replica first. */
+    static final class Pending {
+        /** null: none. */
+        Object o;
+        long offset;
+        long at;
+        int bytes;
+        boolean reference;
+    }
+
+    private static final Pending[] PENDING = new Pending[COUNT];
+
+    static {
+        for (int i = 0; i < COUNT; i++) {
+            PENDING[i] = new Pending();
+        }
+    }
+
     private Stripes() {}
 
+    /** For the holder alone. */
+    static Pending pending(int stripe) {
+        return PENDING[stripe];
+    }
+
+    static int of(long position) {
+        return (int) ((position >>> 4) * 0x9E3779B97F4A7C15L >>> 54);
+    }
+
     static int lock(long position) {
-        int stripe = (int) ((position >>> 4) * 0x9E3779B97F4A7C15L >>> 54);
+        int stripe = of(position);
         for (int spins = 1; !U.compareAndSetInt(HELD, offset(stripe), 0, 1); spins++) {
             if (spins % 100 == 0) {
                 Thread.yield();

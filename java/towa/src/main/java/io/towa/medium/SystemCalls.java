@@ -7,7 +7,7 @@ import java.lang.invoke.MethodHandle;
 import jdk.internal.access.SharedSecrets;
 
 /**
- * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, and {@code mmap} without a reservation of memory.
+ * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code lseek} to a file's holes, and {@code mmap} without a reservation of memory.
  *
  * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
  * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
@@ -25,6 +25,7 @@ public final class SystemCalls {
     private static final long MMAP;
     private static final long MUNMAP;
     private static final long FALLOCATE;
+    private static final long LSEEK;
     private static final boolean FENCES;
 
     static {
@@ -41,6 +42,7 @@ public final class SystemCalls {
         MAP = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), seven);
         MMAP = x86 ? 9 : 222;
         MUNMAP = x86 ? 11 : 215;
+        LSEEK = x86 ? 8 : 62;
         FENCES = call(SHORT, MEMBARRIER, REGISTER, 0, 0, 0) == 0;
     }
 
@@ -93,5 +95,15 @@ public final class SystemCalls {
     /** Allocates the file's blocks in this range, so that a store to them cannot fail; false if the file system has no room or cannot. */
     public static boolean allocate(int descriptor, long from, long bytes) {
         return call(LONG, FALLOCATE, descriptor, 0, from, bytes) == 0;
+    }
+
+    /** Where at or after {@code from} the file's next hole begins, bytes that have no block; -1: nowhere, or the file system does not say. Moves the file's position. */
+    public static long hole(int descriptor, long from) {
+        return call(LONG, LSEEK, descriptor, from, 4, 0);
+    }
+
+    /** As {@link #hole}, where there is data. */
+    public static long data(int descriptor, long from) {
+        return call(LONG, LSEEK, descriptor, from, 3, 0);
     }
 }

@@ -246,10 +246,17 @@ public final class Allocator {
         return setBit(c.marks, 2 * (segment & CHUNK - 1) + (block >>> 6), 1L << block);
     }
 
+    /**
+     * Whether the block at {@code at} is marked; false where there is none. Anybody may ask at any time: also who got {@code at} before a sweep, and since then the
+     * segment has gone, or belongs to a block of another kind.
+     */
     public boolean marked(long at) {
         int segment = (int) (at / Layout.SEGMENT);
         Chunk c = chunk(segment);
         int kind = c.kind[segment & CHUNK - 1];
+        if (kind == FREE || kind == LARGE_REST) {
+            return false;
+        }
         int block = kind == LARGE ? 0 : (int) (at % Layout.SEGMENT) / SizeClasses.bytes(kind - 1);
         return (c.marks[2 * (segment & CHUNK - 1) + (block >>> 6)] & 1L << block) != 0;
     }

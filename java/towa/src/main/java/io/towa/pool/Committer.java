@@ -3,6 +3,7 @@ package io.towa.pool;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
+import io.towa.events.Events;
 import io.towa.graph.Gate;
 import io.towa.medium.DirtyPages;
 import io.towa.medium.Nvm;
@@ -184,6 +185,7 @@ public final class Committer extends Thread {
             next = System.nanoTime() + intervalNanos;
             long n = begin();
             ended(n, commit(false));
+            Events.commitWaiting();
         }
     }
 
@@ -217,6 +219,7 @@ public final class Committer extends Thread {
 
     /** @return null, or why it failed: then all it was to write is still to be written */
     private PoolException commit(boolean shut) {
+        Object event = Events.begin(Events.COMMIT);
         int[] pages = null;
         boolean logged = false;
         try {
@@ -259,6 +262,9 @@ public final class Committer extends Thread {
             redo.invalidate(KEEP_LOG);
             unapplied = false;
             pagesWritten += pages.length;
+            if (Events.ended(event)) {
+                Events.commit(event, pages.length, (long) pages.length * DirtyPages.PAGE, lastPause);
+            }
             return null;
         } catch (IOException e) {
             if (pages != null && !logged) {

@@ -82,6 +82,7 @@ public final class PoolFile implements AutoCloseable {
             if (frontier < Layout.HEAP || frontier > superblock.capacity || frontier % Layout.SEGMENT != 0) {
                 throw new PoolException(Reason.DAMAGED, name + ": frontier " + frontier + " is outside the file; restore it from a copy");
             }
+            fillHoles(frontier);
             allocatedTo = frontier;
         } catch (IOException e) {
             close(log);
@@ -266,6 +267,10 @@ public final class PoolFile implements AutoCloseable {
         } catch (IOException | UnsupportedOperationException e) {
             // Not a DAX mapping: the page cache keeps what a killed process stored.
             attach(channel.map(FileChannel.MapMode.READ_WRITE, 0, superblock.capacity, arena), Nvm.SHARED);
+        } catch (NoClassDefFoundError e) {
+            // What is DAX cannot be told from what is not, and must not pass for less than it is.
+            throw new PoolException(Reason.NO_AGENT, "this Java runtime lacks the module jdk.nio.mapmode, which maps durable memory; add it: jlink --add-modules"
+                + " jdk.nio.mapmode, or java --add-modules jdk.nio.mapmode", e);
         }
     }
 
@@ -315,6 +320,29 @@ public final class PoolFile implements AutoCloseable {
         }
         allocatedTo = to;
         return true;
+    }
+
+    /**
+     * A copy may have come without the blocks of its zeros ({@code cp --sparse}): a store there would need one, and could not say that there is none. (Blocks that
+     * are allocated and were never written look like holes, too; to allocate them again costs next to nothing.)
+     */
+    private void fillHoles(long frontier) throws IOException {
+        int fd = descriptor();
+        long hole = SystemCalls.hole(fd, 0);
+        if (hole < 0 || hole >= frontier || SystemCalls.allocate(fd, hole, frontier - hole)) {
+            return;
+        }
+        try {
+            while (hole >= 0 && hole < frontier) {
+                long data = SystemCalls.data(fd, hole);
+                long end = data < 0 ? frontier : Math.min(frontier, data);
+                fill(hole, end);
+                hole = SystemCalls.hole(fd, end);
+            }
+        } catch (IOException e) {
+            throw new PoolException(Reason.FULL, name + ": the file has holes (a sparse copy?) and the file system has no room for them (" + e.getMessage()
+                + "); make room, or open it elsewhere", e);
+        }
     }
 
     private void fill(long from, long to) throws IOException {

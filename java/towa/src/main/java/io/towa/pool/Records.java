@@ -89,7 +89,7 @@ public final class Records {
             String name = in.text();
             List<Field> fields = new ArrayList<>();
             for (int i = 0; i < n; i++) {
-                fields.add(new Field(in.u32(), (char) in.u32(), in.text(), in.text(), in.text()));
+                fields.add(new Field(in.u32(), type(in.u32()), in.text(), in.text(), in.text()));
             }
             if (index < 1 || form < 0 || form > Layout.FORM_NAMED) {
                 throw damaged(pool, at);
@@ -97,6 +97,11 @@ public final class Records {
             all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields));
         }
         return all;
+    }
+
+    /** References to arrays may be told from others; here they are all {@code L}. */
+    private static char type(int saved) {
+        return saved == '[' ? 'L' : (char) saved;
     }
 
     public static List<RootRecord> roots(String pool, long frontier) {

@@ -4,6 +4,7 @@ import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.medium.Nvm;
 import java.util.Arrays;
+import jdk.internal.vm.annotation.DontInline;
 
 /**
  * The log of one section ({@code Towa.atomically}): what the bytes were that it stores to, so that a crash in its midst can be undone.
@@ -182,6 +183,7 @@ public final class UndoLog {
         return true;
     }
 
+    @DontInline
     private static void log(long at, long bytes, int kind) {
         try {
             for (long word = at & -8; word < at + bytes; word += 8) {

@@ -100,6 +100,30 @@ class CollectorTest {
         assertTrue(Nvm.getLong(Layout.FRONTIER) < 16 << 20, "frontier " + Nvm.getLong(Layout.FRONTIER));
     }
 
+    /** A look-up outside the gate asks for the mark of a position that it read before a sweep. */
+    @Test
+    void whatWasFreedHasNoMark() {
+        Object[] table = new Object[3];
+        DirectPool.setRoot(table);
+        byte[][] arrays = {new byte[3000], new byte[3000]};
+        long[] at = new long[2];
+        for (int i = 0; i < 2; i++) {
+            DirectPool.set(table, i, arrays[i]);
+            at[i] = Replicas.position(Replicas.find(arrays[i]));
+        }
+        assertEquals(at[0] + Layout.SEGMENT, at[1], "a segment each, beside each other");
+        DirectPool.set(table, 0, (Object) null);
+        DirectPool.set(table, 1, (Object) null);
+        Collector.collect();
+        for (long freed : at) {
+            assertFalse(DurableGraph.allocator().contains(freed));
+            assertFalse(DurableGraph.allocator().marked(freed));
+        }
+        DirectPool.set(table, 2, new byte[2 * Layout.SEGMENT]);
+        assertTrue(DurableGraph.allocator().contains(at[1]), "within the large block");
+        assertFalse(DurableGraph.allocator().marked(at[1]));
+    }
+
     @Test
     void churnDoesNotGrowTheFile() {
         Entry[] table = new Entry[1 << 12];

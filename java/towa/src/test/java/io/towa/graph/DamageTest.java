@@ -105,7 +105,7 @@ class DamageTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"holder,0,4,0", "holder,0,4,-1", "holder,0,4,1000000", "holder,16,4,0", "holder,16,4,-5", "array,20,4,-1", "array,20,4,2147483647", "array,20,4,100000",
+    @CsvSource({"holder,0,4,0", "holder,0,4,-1", "holder,0,4,1000000", "holder,16,4,-5", "array,20,4,-1", "array,20,4,2147483647", "array,20,4,100000",
         "numbers,20,4,-2147483648", "numbers,20,4,1000000", "enum,20,4,-1", "enum,20,4,10000000", "enum,24,8,0", "class,20,4,10000000", "class,24,8,0", "root,0,8,8",
         "root,0,8,-16", "root,0,8,16", "root,0,8,9223372036854775792", "field,0,8,1", "field,0,8,4096", "field,0,8,-8", "field,0,8,70000000000", "coder,0,1,2",
         "coder,0,1,-1", "bytes,0,4,0"})
