@@ -101,6 +101,11 @@ class BadMachineIT {
     }
 
     @Test
+    void theHeapEndsFullOfWhatWasDurable() throws Exception {
+        survives("garbage", "-XX:+UseSerialGC", "-Xmx48m");
+    }
+
+    @Test
     void interrupts() throws Exception {
         survives("interrupts");
     }

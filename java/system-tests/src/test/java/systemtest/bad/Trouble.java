@@ -40,6 +40,7 @@ public final class Trouble {
         switch (args[0]) {
             case "stack" -> stack();
             case "heap" -> heap();
+            case "garbage" -> garbage();
             case "interrupts" -> interrupts();
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -167,8 +168,8 @@ public final class Trouble {
                 hoard = null;
                 ends++;
             }
-            // What was durable is held until the collector's next cycle; that needs little, and a thread of its own tries again and again.
-            collected();
+            // What was durable is held until the collector's next cycle.
+            Towa.collect();
             verify("after the heap had ended");
             if (round % 5 == 4) {
                 r.map.clear();
@@ -179,21 +180,28 @@ public final class Trouble {
         System.out.println(ends + " times out of memory");
     }
 
-    private static void collected() {
-        for (int tries = 0;; tries++) {
-            try {
-                Towa.collect();
-                return;
-            } catch (OutOfMemoryError e) {
-                if (tries == 100) {
-                    throw e;
-                }
-                try {
-                    Thread.sleep(10);
-                } catch (InterruptedException i) {
-                    throw new AssertionError(i);
-                }
+    /** The heap is full, to the last few bytes, of what was durable: only a cycle of the collector can free that, so it needs no more than there is. */
+    private static void garbage() {
+        int ends = 0;
+        for (int round = 0; round < 20; round++) {
+            // Faster than the collector's thread looks; then what is left, in small pieces.
+            ends += replaceUntilFull(4000, 100_000) ? 1 : 0;
+            replaceUntilFull(0, 20_000);
+            Towa.collect();
+            verify("after the heap had ended");
+        }
+        System.out.println(ends + " times out of memory");
+    }
+
+    private static boolean replaceUntilFull(int length, int most) {
+        Node r = root;
+        try {
+            for (int i = 0; i < most; i++) {
+                r.things[i & 15] = new int[length];
             }
+            return false;
+        } catch (OutOfMemoryError e) {
+            return true;
         }
     }
 

@@ -41,6 +41,8 @@ public final class Collector {
     /** Serialises cycles. */
     private static final Object CYCLE = new Object();
     private static final Object HANDED = new Object();
+    /** Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. */
+    private static final int RESERVE = 256 << 10;
     private static final int[] NO_REFERENCES = {};
     private static final int[] ARRAY_OF_REFERENCES = {};
 
@@ -59,6 +61,8 @@ public final class Collector {
     /** By index of the class record: offsets of references. */
     private static int[][] references;
     private static Allocator allocator;
+    /** Under CYCLE; null if it could not be had again. */
+    private static byte[] reserve;
 
     private Collector() {}
 
@@ -69,12 +73,35 @@ public final class Collector {
         try {
             synchronized (CYCLE) {
                 if (!stopped && DurableGraph.active()) {
-                    observedCycle();
+                    cycleInFullHeap();
                 }
             }
             Gate.commitEvents();
         } finally {
             Gate.unpin();
+        }
+    }
+
+    /** The heap may be full of just what a cycle would drop: then it gets what was kept for it. */
+    private static void cycleInFullHeap() {
+        try {
+            observedCycle();
+        } catch (OutOfMemoryError e) {
+            if (reserve == null) {
+                throw e;
+            }
+            reserve = null;
+            observedCycle();
+        } finally {
+            keepReserve();
+        }
+    }
+
+    private static void keepReserve() {
+        try {
+            reserve = reserve == null ? new byte[RESERVE] : reserve;
+        } catch (OutOfMemoryError e) {
+            // The next cycle may find it.
         }
     }
 
@@ -345,6 +372,7 @@ public final class Collector {
         dropped = 0;
         synchronized (CYCLE) {
             stopped = false;
+            keepReserve();
         }
         CollectorThread.launch();
     }
@@ -354,6 +382,7 @@ public final class Collector {
         CollectorThread.end();
         synchronized (CYCLE) {
             stopped = true;
+            reserve = null;
         }
     }
 

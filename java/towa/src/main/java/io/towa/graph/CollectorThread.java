@@ -14,7 +14,8 @@ import java.util.List;
  */
 final class CollectorThread extends Thread {
     private static final int LOOK_MILLIS = 100;
-    private static final long LEAST = 64L << 20;
+    /** Replicas that are out of use hold their objects: in a small heap that is soon too much. */
+    private static final long LEAST = Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 8);
     /** Looks between two at the JVM's heap. */
     private static final int HEAP_LOOKS = 10;
 
