@@ -71,6 +71,12 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Copies a program that will be started: by another process, since what this one has open for writing is kept open for a moment by each child
+/// that another test begins to start, and a program that is open for writing cannot be started.
+fn copy_program(from: &Path, to: &Path) -> bool {
+    Command::new("cp").arg("--").args([from, to]).status().is_ok_and(|status| status.success())
+}
+
 fn s(path: &Path) -> &str {
     path.to_str().expect("temporary paths are text")
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use crate::{fails, is_root, json, passes, s, text, towa};
+use crate::{copy_program, fails, is_root, json, passes, s, text, towa};
 
 /// A sound pool with some data, made once for each test.
 fn pool(dir: &Path) -> PathBuf {
@@ -234,7 +234,7 @@ impl Nobody {
     /// `None` where that cannot be tried.
     fn new(dir: &Path) -> Option<Nobody> {
         let copy = dir.with_extension("towa");
-        if !is_root() || fs::copy(env!("CARGO_BIN_EXE_towa"), &copy).is_err() {
+        if !is_root() || !copy_program(Path::new(env!("CARGO_BIN_EXE_towa")), &copy) {
             eprintln!("SKIP: only root can become somebody who may read nothing");
             return None;
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{assert_is_message, command, fails, is_root, json, passes, s, text, towa};
+use super::{assert_is_message, command, copy_program, fails, is_root, json, passes, s, text, towa};
 
 /// A program that sleeps for ever, with nothing that could not be kept; ended when dropped.
 struct Sleeper(Child);
@@ -54,7 +54,7 @@ impl Drop for Sleeper {
 fn sleep_in(dir: &Path) -> PathBuf {
     let program = dir.join("sleep");
     let path = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).expect("sleep is everywhere");
-    std::fs::copy(path, &program).unwrap();
+    assert!(copy_program(Path::new(path), &program));
     program
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{command, fails, is_root, json, passes, s, text, towa};
+use super::{command, copy_program, fails, is_root, json, passes, s, text, towa};
 
 #[path = "xip_failures.rs"]
 mod failures;
@@ -27,7 +27,7 @@ impl Scene {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("sort");
         let original = fs::read("/usr/bin/sort").expect("sort is everywhere");
-        fs::write(&program, &original).unwrap();
+        assert!(copy_program(Path::new("/usr/bin/sort"), &program));
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
         Scene { program, original, store: dir.path().join("store"), _dir: dir }
     }
@@ -40,7 +40,7 @@ impl Scene {
     /// Another program with the same bytes.
     fn copy(&self, name: &str) -> PathBuf {
         let to = self.beside(name);
-        fs::copy(&self.program, &to).unwrap();
+        assert!(copy_program(&self.program, &to));
         to
     }
 
