@@ -261,13 +261,13 @@ fn by_the_way_back<R>(
     done
 }
 
-/// A thread for which leaving a signal handler is as if nothing had been: none that sleeps, if there is another. (If the tool dies within the
+/// A thread for which leaving a signal handler is as if nothing had been: none that sleeps or is about to sleep on, if there is another. (If the tool dies within the
 /// two calls that are made this way, its sleep ends early, with EINTR.)
 fn one_that_can_return(threads: &[Tid]) -> Result<(Tid, Saved)> {
     let first = Saved::of(threads[0])?;
     for tid in threads {
         let saved = Saved::of(*tid)?;
-        if !arch::goes_on(&saved.registers) {
+        if !arch::goes_on(&saved.registers) && !arch::may_go_on(&saved.registers) {
             return Ok((*tid, saved));
         }
     }

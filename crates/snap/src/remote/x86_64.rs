@@ -121,6 +121,16 @@ pub fn goes_on(registers: &Registers) -> bool {
     registers.orig_rax as i64 >= 0 && registers.rax as i64 == GOES_ON
 }
 
+/// Whether the thread may be about to go on with what was left of a call: the same registers can come about otherwise.
+pub fn may_go_on(registers: &Registers) -> bool {
+    registers.rax == RESTART_SYSCALL
+}
+
+/// Where a thread goes on behind the system call that it is about to make.
+pub fn behind_call(registers: &Registers) -> u64 {
+    registers.rip.wrapping_add(2)
+}
+
 /// Where the thread goes on by itself: with registers as the kernel makes them when it starts an interrupted system call again.
 fn resumed(registers: &Registers) -> Registers {
     let mut registers = *registers;
@@ -169,14 +179,13 @@ pub fn one_call(saved: &Saved, rip: u64, number: i64, args: &[u64; 6]) -> Regist
     registers
 }
 
-/// Makes the system call again from its beginning that the thread was in. One that was already going on with the rest of another fails with
-/// EINTR: which that was, only the kernel knew.
+/// Makes the system call again from its beginning that the thread was in, or was about to go on with. One that was already going on with the
+/// rest of another fails with EINTR: which that was, only the kernel knew.
 pub fn make_again(registers: &mut Registers, number: u64) {
-    if number == RESTART_SYSCALL {
-        registers.rax = -i64::from(libc::EINTR) as u64;
-    } else {
-        registers.rax = number;
-        registers.rip -= 2;
-    }
+    let behind = if goes_on(registers) { registers.rip } else { behind_call(registers) };
+    (registers.rax, registers.rip) = match number {
+        RESTART_SYSCALL => (-i64::from(libc::EINTR) as u64, behind),
+        number => (number, behind - 2),
+    };
     registers.orig_rax = u64::MAX;
 }

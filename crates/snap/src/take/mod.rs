@@ -285,7 +285,7 @@ impl Target {
         const QUICK: Duration = Duration::from_millis(5);
         let Some(nv) = self.nv.clone() else { return Ok(false) };
         loop {
-            let frozen = Frozen::freeze(self.pid)?;
+            let frozen = self.freeze()?;
             let mappings = maps::read(self.pid)?;
             let Adopted { pages, left } = self.adopt(&frozen, survey, &mappings, adopt::PORTION)?;
             if pages == 0 || left < adopt::LITTLE {
@@ -308,25 +308,31 @@ impl Target {
         let Some(nv) = &self.nv else { return Ok(Adopted::default()) };
         let stub = self.stub.as_mut().expect("prepared");
         stub.choose_signal(frozen.threads())?;
-        for tid in frozen.threads() {
-            self.sleeps.seen(*tid, &ptrace::registers(*tid)?);
-        }
         let flags_of = |page| survey.flags_of(page);
         let patient = Patient { process: &self.process, frozen, reader: &self.reader, flags_of: &flags_of };
         adopt::adopt(nv, &patient, stub, mappings, most)
     }
 
+    /// Stopped, and what its threads sleep in seen.
+    fn freeze(&mut self) -> Result<Frozen> {
+        let frozen = Frozen::freeze(self.pid)?;
+        for tid in frozen.threads() {
+            self.sleeps.seen(*tid, &ptrace::registers(*tid)?);
+        }
+        Ok(frozen)
+    }
+
     /// Stopped where something can be put into it or taken out: a signal handler on a stack of its own ends soon.
-    fn freeze_to_enter(&self) -> Result<Frozen> {
+    fn freeze_to_enter(&mut self) -> Result<Frozen> {
         for _ in 0..ENTRIES {
-            let frozen = Frozen::freeze(self.pid)?;
+            let frozen = self.freeze()?;
             if remote::can_be_entered(self.pid)? {
                 return Ok(frozen);
             }
             drop(frozen);
             std::thread::sleep(Duration::from_millis(1));
         }
-        Frozen::freeze(self.pid)
+        self.freeze()
     }
 
     /// The stub and the tracker, once: a short pause of its own.
@@ -335,9 +341,6 @@ impl Target {
             return Ok(());
         }
         let frozen = self.freeze_to_enter()?;
-        for tid in frozen.threads() {
-            self.sleeps.seen(*tid, &ptrace::registers(*tid)?);
-        }
         let stub = match &self.stub {
             Some(stub) => stub.clone(),
             None if self.claim.alone() => Stub::install_or_adopt(frozen.threads())?,
@@ -391,7 +394,7 @@ impl Target {
         let (began, stopped_at_ns) = (Instant::now(), clock_ns(libc::CLOCK_MONOTONIC));
         let (mut steps, mut breakdown) = (Steps(began), Breakdown::default());
         let urgent = Urgent::begin();
-        let frozen = Frozen::freeze(self.pid)?;
+        let frozen = self.freeze()?;
         breakdown.freeze = steps.step();
         draft.taken_at(SystemTime::now());
         let mut mappings = maps::read(self.pid)?;

@@ -28,7 +28,8 @@ static double now(void)
 
 static void wrong(const char *what)
 {
-    fprintf(stderr, "busy: %s (errno %d: %s)\n", what, errno, strerror(errno));
+    printf("busy: %s (errno %d: %s)\n", what, errno, strerror(errno));
+    fflush(stdout);
     _exit(1);
 }
 
