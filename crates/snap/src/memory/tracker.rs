@@ -203,7 +203,7 @@ impl Tracker {
         }
         // Asked last: if it was there then, all that was found is about it.
         if self.pagemap.ended().map_err(|err| Error::io(format!("page table of process {}", self.pid), err))? {
-            return Err(Error::Target { pid: self.pid, what: "it has ended, or runs another program now (exec)".into() });
+            return Err(self.other_program());
         }
         let empty = PageSet::of(found.empty);
         let owed = self.owed.intersection(&kept);
@@ -235,7 +235,15 @@ impl Tracker {
         .map_err(|err| self.failed(range, err))
     }
 
+    fn other_program(&self) -> Error {
+        Error::Target { pid: self.pid, what: "it has ended, or runs another program now (exec)".into() }
+    }
+
     fn failed(&self, range: &Pages, err: io::Error) -> Error {
+        // The memory that is looked at went away meanwhile.
+        if err.raw_os_error() == Some(libc::ESRCH) {
+            return self.other_program();
+        }
         Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
     }
 
