@@ -20,8 +20,9 @@ import subprocess
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MIRROR = os.environ.get("TOWA_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 # What the guest loads; their dependencies are found in the modules themselves. crc32c_generic is no dependency on paper: ext4 and
-# xfs ask the crypto layer for "crc32c" by name. virtio is for guests with a disk. A name that a kernel has built in is passed over.
-WANTED = ["crc32c_generic", "nd_pmem", "nd_e820", "ext4", "xfs", "virtio_pci", "virtio_blk"]
+# xfs ask the crypto layer for "crc32c" by name. virtio is for guests with a disk, loop for file systems in files on it. A name that a
+# kernel has built in is passed over.
+WANTED = ["crc32c_generic", "nd_pmem", "nd_e820", "ext4", "xfs", "virtio_pci", "virtio_blk", "loop"]
 
 
 class Unobtainable(Exception):

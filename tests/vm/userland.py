@@ -124,14 +124,18 @@ def split(tree: pathlib.Path, what: list[str], towa: pathlib.Path, huge: bool) -
         raise RuntimeError(f"towa xip split failed ({done.returncode}):\n{done.stdout[-3000:]}")
 
 
-def make_ext4(image: pathlib.Path, tree: pathlib.Path, size_mb: int, huge: bool = False) -> None:
-    """An ext4 with the files of `tree`; `huge`: every file begins at 2 MiB and has whole 2 MiB, for mappings with huge pages."""
+# Of mkfs.ext4, for mappings with huge pages: every file begins at 2 MiB and has whole 2 MiB; and the same for files that are large alone.
+EVERY_FILE_HUGE = ["-O", "bigalloc", "-C", str(2 << 20), "-N", "2048"]
+LARGE_FILES_HUGE = ["-E", "stride=512,stripe-width=512"]
+
+
+def make_ext4(image: pathlib.Path, tree: pathlib.Path, size_mb: int, options: list[str] | None = None) -> None:
+    """An ext4 with the files of `tree`."""
     image.unlink(missing_ok=True)
     with open(image, "wb") as file:
         file.truncate(size_mb << 20)
-    clusters = ["-O", "bigalloc", "-C", str(2 << 20), "-N", "2048"] if huge else []
     mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    done = as_root([mkfs, "-q", "-F", "-b", "4096", "-m", "0", *clusters, "-d", str(tree), str(image)])
+    done = as_root([mkfs, "-q", "-F", "-b", "4096", "-m", "0", *(options or []), "-d", str(tree), str(image)])
     if done.returncode != 0:
         raise RuntimeError(f"mkfs.ext4 failed ({done.returncode}):\n{done.stdout[-2000:]}")
 
@@ -176,7 +180,7 @@ def make_images(work: pathlib.Path, name: str, usr: str, tree: pathlib.Path, pme
     used_mb = sum(path.lstat().st_blocks for path in tree.rglob("*")) >> 11
     layout = Layout(name, usr, work / f"{name}.root.img", work / f"{name}.nvm.img", tree)
     make_ext4(layout.root, tree, used_mb + used_mb // 4 + 64)
-    make_ext4(layout.nvm, aside, pmem_mb, huge=name == "split-huge")
+    make_ext4(layout.nvm, aside, pmem_mb, EVERY_FILE_HUGE if name == "split-huge" else [])
     nvm.rmdir()
     aside.rename(nvm)
     return layout
