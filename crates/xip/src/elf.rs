@@ -92,8 +92,6 @@ pub struct Elf {
     pub text_relocations: bool,
     /// Whether it names objects that ld.so asks to audit it.
     pub audited: bool,
-    /// Bytes of thread-local storage, and their alignment.
-    pub tls: Option<(u64, u64)>,
 }
 
 impl Elf {
@@ -126,7 +124,6 @@ impl Elf {
             relation: relation(header, bytes, endian),
             text_relocations: dynamic.text_relocations,
             audited: dynamic.audited,
-            tls: segments.iter().find(|segment| segment.kind == elf::PT_TLS).map(|segment| (segment.mem_len, segment.align)),
             segments,
         })
     }

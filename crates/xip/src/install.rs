@@ -26,6 +26,7 @@ use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
 use crate::store::write::Draft;
 use crate::store::{Entry, Store, hex, is_within_one, readers_of, safety};
+use crate::tls;
 
 /// In the environment of a split program, with the key as in its text's name, it makes the loader end with 0 when all is mapped, before
 /// the program's first instruction.
@@ -192,7 +193,7 @@ fn place_for(source: &Source, out: Option<&Path>) -> Result<PathBuf> {
 
 /// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
 fn libraries_hindrance(path: &Path) -> Option<String> {
-    needed::hindrance(&needed::libraries(path).ok()?)
+    tls::hindrance(path, &needed::libraries(path).ok()?)
 }
 
 /// What is in the store by now gives the original, together with ABC.

@@ -26,6 +26,7 @@ pub mod needed;
 pub mod split;
 pub mod stat;
 pub mod store;
+pub(crate) mod tls;
 pub mod trace;
 pub mod traced;
 pub mod verify;

@@ -16,29 +16,6 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::store::safety;
 
-/// Most thread-local storage of its libraries, in bytes, and its largest alignment, with which a program may be audited: glibc lays out the
-/// static part of it before it loads the libraries of such a program, and has this much to spare for them in every version (about
-/// 1700 bytes, also for those that are loaded later). Which of it has to be static, relocations of the program and all libraries
-/// decide together: all of it is taken to be.
-const TLS_MAX: (u64, u64) = (1024, 64);
-
-/// Why a program with these libraries could not be started if it were audited, which it is to map their text from a store.
-pub fn hindrance(libraries: &[PathBuf]) -> Option<String> {
-    let mut all = 0u64;
-    for library in libraries {
-        let elf = file::read(library).ok().and_then(|bytes| Elf::read(&bytes).ok());
-        let Some((len, align)) = elf.and_then(|elf| elf.tls) else { continue };
-        all = all.saturating_add(len).saturating_add(align);
-        if align > TLS_MAX.1 || all > TLS_MAX.0 {
-            let name = library.display();
-            return Some(format!(
-                "{name} may need more static thread-local storage than ld.so has for it in a program that it audits"
-            ));
-        }
-    }
-    None
-}
-
 /// What is started for the sake of a file of another user is started with that user's rights, and without this one's environment. Whether it
 /// is another's.
 pub fn as_owner(command: &mut Command, file: &Metadata) -> bool {

@@ -1,5 +1,5 @@
-//! File systems that are full, read-only, or must not be executed from; and libraries with too much thread-local storage. The program is
-//! as it was, or split and right.
+//! File systems that are full, read-only, or must not be executed from, or that give space in small pieces; and libraries with too much
+//! thread-local storage. The program is as it was, or split and right.
 //!
 //! File systems are mounted in a namespace of the test's own thread, and go with it: nothing stays, however it ends. Only root can.
 
@@ -210,17 +210,26 @@ fn libraries_with_much_thread_local_storage() {
         cc.current_dir(&folder).args(["-O1", "-w", "source.c", "-Wl,--build-id=sha1", "-o"]).arg(&output).args(flags);
         cc.status().is_ok_and(|status| status.success()).then_some(output)
     };
-    let cases = [("large", 5000, 8, false), ("aligned", 16, 128, false), ("small", 64, 16, true)];
-    for (name, len, align, audited) in cases {
-        let model = "__attribute__((tls_model(\"initial-exec\")))";
+    let (fixed, anywhere) = ("__attribute__((tls_model(\"initial-exec\")))", "__attribute__((tls_model(\"global-dynamic\")))");
+    let (by_library, by_program) = ("char *get(void);", "extern _Thread_local char t[]; char *get(void) { return t; }");
+    let cases = [
+        ("large", fixed, 5000, 8, by_library, false),
+        ("aligned", fixed, 16, 128, by_library, false),
+        ("small", fixed, 64, 16, by_library, true),
+        ("elsewhere", anywhere, 5000, 128, by_library, true),
+        ("reached", anywhere, 5000, 8, by_program, false),
+    ];
+    for (name, model, len, align, getter, audited) in cases {
         let source =
             format!("_Thread_local char t[{len}] {model} __attribute__((aligned({align}))); char *get(void) {{ return t; }}");
         let library = compile(&format!("lib{name}.so"), &source, &["-shared", "-fPIC"]);
         let Some(library) = library else { return eprintln!("SKIP: no C compiler") };
-        let main = "#include <stdio.h>\nchar *get(void); int main(void) { get()[3] = 7; return printf(\"%d\\n\", get()[3]) - 2; }\n\
-            __asm__(\".text; .skip 16384, 0x90\");";
+        let main = format!(
+            "#include <stdio.h>\n{getter} int main(void) {{ get()[3] = 7; return printf(\"%d\\n\", get()[3]) - 2; }}\n\
+            __asm__(\".text; .skip 16384, 0x90\");"
+        );
         let rpath = format!("-Wl,-rpath,{}", folder.display());
-        let path = compile(name, main, &[library.to_str().unwrap(), &rpath]).unwrap();
+        let path = compile(name, &main, &[library.to_str().unwrap(), &rpath]).unwrap();
         place.add_libraries(&path);
         let done = patiently(|| install::split(&place.store, &path, None, LIBS)).unwrap();
         assert_eq!(done.notes.is_empty(), audited, "{name}: {:?}", done.notes);

@@ -164,7 +164,7 @@ fn split(mut laid: Laid, program: &Program, home: &Path, nvm: &Path, how: How) -
             laid.env.push(("LD_AUDIT", store.audit_path().into()));
         }
         done => {
-            done?;
+            laid.notes.extend(done?.notes.into_iter().map(|note| format!("{} in {name}: {note}", program.name)));
             beside(&half, &home.join("lib"))?;
             (laid.program, laid.on_block[0], laid.is_split) = (half.clone(), half, true);
         }
