@@ -24,6 +24,7 @@ mod dax;
 mod detect;
 mod directory;
 mod error;
+pub mod extents;
 mod file;
 pub mod files;
 mod lock;

@@ -32,6 +32,10 @@ use crate::tls;
 /// the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
 
+/// What is said of text that was to be mapped with huge pages.
+const ASKEW: &str = "its text is mapped with small pages: the file system of the store did not put it at whole 2 MiB; one that is made with \
+                     `mkfs.ext4 -E stride=512,stripe-width=512` or `mkfs.xfs -d su=2m,sw=1` does";
+
 /// How files are replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
@@ -147,6 +151,9 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
         len: source.bytes.len() as u64,
         notes: Vec::new(),
     };
+    if how.split.huge && store.text(&halves.key)?.lies_in_huge_pages() == Some(false) {
+        done.notes.push(ASKEW.into());
+    }
     match &halves.abc {
         None => writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?,
         Some(abc) => {

@@ -7,6 +7,7 @@ mod sweep_support;
 
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -196,6 +197,68 @@ fn a_store_that_must_not_be_executed_from() {
         let refused = install::split(&store, &path, None, TEXT).unwrap_err();
         assert!(matches!(refused, Error::NotUsable { .. } | Error::Io { .. }), "{refused:?}");
         assert!(fs::read(&path).unwrap() == original);
+    });
+}
+
+/// An ext4 in a file, mounted at `at`.
+fn mount_ext4(image: &Path, at: &Path, options: &[&str]) -> bool {
+    fs::File::create(image).unwrap().set_len(96 << 20).unwrap();
+    fs::create_dir(at).unwrap();
+    let quietly = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+    quietly(
+        Command::new("mkfs.ext4")
+            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+            .args(["-q", "-F", "-b", "4096"])
+            .args(options)
+            .arg(image),
+    ) && quietly(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at))
+}
+
+/// Nothing is free but pieces of 1 MiB.
+fn leave_small_pieces(at: &Path) {
+    let file = |n: usize| at.join(format!("file-{n}"));
+    let mut count = 0;
+    while fs::write(file(count), vec![1; 1 << 20]).is_ok() {
+        count += 1;
+    }
+    let all = fs::File::open(at).unwrap();
+    // SAFETY: a live descriptor; what was written gets its blocks.
+    assert_eq!(unsafe { libc::syncfs(all.as_raw_fd()) }, 0);
+    (0..=count).step_by(2).for_each(|n| fs::remove_file(file(n)).unwrap());
+    // SAFETY: the same; what was removed is free then.
+    assert_eq!(unsafe { libc::syncfs(all.as_raw_fd()) }, 0);
+}
+
+#[test]
+fn text_lies_where_huge_pages_can_map_it_or_that_is_told() {
+    with_mounts(|dir, _| {
+        let path = dir.join("large");
+        let source = dir.join("large.c");
+        fs::write(&source, "int main(void) { return 0; } __asm__(\".text; .skip 9000000, 0x90\");").unwrap();
+        let compiled = Command::new("cc").args(["-w", "-o"]).arg(&path).arg(&source).status();
+        if !compiled.is_ok_and(|status| status.success()) {
+            return eprintln!("SKIP: no C compiler");
+        }
+        for (name, options, in_pieces) in
+            [("made-for-it", &["-E", "stride=512,stripe-width=512"][..], false), ("in-pieces", &[], true)]
+        {
+            let at = dir.join(name);
+            if !mount_ext4(&dir.join(format!("{name}.img")), &at, options) {
+                return eprintln!("SKIP: no ext4 in a file here");
+            }
+            if in_pieces {
+                leave_small_pieces(&at);
+            }
+            let store = Store::open_or_create(&at.join("store")).unwrap();
+            let how = install::How { split: towa_xip::split::Options { huge: true, ..TEXT.split }, ..TEXT };
+            let out = dir.join(format!("{name}.half"));
+            let done = patiently(|| install::split(&store, &path, Some(&out), how)).unwrap();
+            assert_eq!(done.notes.iter().any(|note| note.contains("stride=512")), in_pieces, "{name}: {:?}", done.notes);
+            assert_eq!(towa_xip::store::Text::open(&done.text).unwrap().lies_in_huge_pages(), Some(!in_pieces));
+            assert!(runs(&out), "{name}");
+            drop(store);
+            let _ = Command::new("umount").arg(&at).status();
+        }
     });
 }
 

@@ -106,7 +106,7 @@ impl Store {
             return Ok(Merged::default());
         }
         let pages = newest.pages().count();
-        let extents = sharing::extents(newest.file(0)).unwrap_or_default().count;
+        let extents = towa_media::extents::of(newest.file(0)).map_or(0, |extents| extents.len() as u64);
         if extents <= limits.extents || pages >= extents * SMALL {
             return Ok(Merged::default());
         }

@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::io::Errno;
+use towa_media::extents::{self, Extent};
 use towa_media::files;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -111,71 +112,9 @@ pub(super) fn space(file: &File) -> io::Result<Space> {
     let status = file.metadata()?;
     // Blocks of the status are 512 bytes whatever the file system.
     let all = status.blocks() * 512;
-    let shared = if status.nlink() > 1 { all } else { extents(file).unwrap_or_default().shared.min(all) };
+    let shared = |extents: Vec<Extent>| extents.iter().filter(|extent| extent.is_shared).map(|extent| extent.len).sum();
+    let shared = if status.nlink() > 1 { all } else { extents::of(file).map_or(0, shared).min(all) };
     Ok(Space { own: all - shared, shared })
-}
-
-/// Number of the ioctl that lists a file's extents, and what it takes and gives (linux/fiemap.h).
-const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
-const LAST: u32 = 1;
-const SHARED: u32 = 0x2000;
-const EXTENTS: usize = 512;
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Extent {
-    logical: u64,
-    physical: u64,
-    len: u64,
-    reserved: [u64; 2],
-    flags: u32,
-    reserved_too: [u32; 3],
-}
-
-#[repr(C)]
-struct Map {
-    start: u64,
-    len: u64,
-    flags: u32,
-    mapped: u32,
-    room: u32,
-    reserved: u32,
-    extents: [Extent; EXTENTS],
-}
-
-/// The pieces that a file lies in.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extents {
-    pub count: u64,
-    /// Bytes of those that other files share.
-    pub shared: u64,
-}
-
-/// The pieces that `file` lies in, where the file system tells.
-pub(super) fn extents(file: &File) -> io::Result<Extents> {
-    let (mut start, mut extents) = (0, Extents::default());
-    loop {
-        let mut map = Map {
-            start,
-            len: u64::MAX - start,
-            flags: 0,
-            mapped: 0,
-            room: EXTENTS as u32,
-            reserved: 0,
-            extents: [Extent::default(); EXTENTS],
-        };
-        // SAFETY: `map` is laid out as the kernel expects, has room for as many extents as it says, and is ours to fill.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &mut map) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        let found = &map.extents[..(map.mapped as usize).min(EXTENTS)];
-        extents.count += found.len() as u64;
-        extents.shared += found.iter().filter(|extent| extent.flags & SHARED != 0).map(|extent| extent.len).sum::<u64>();
-        match found.last() {
-            Some(last) if last.flags & LAST == 0 && last.len > 0 => start = last.logical + last.len,
-            _ => return Ok(extents),
-        }
-    }
 }
 
 /// Numbers of the ioctls that read and set a file's extended attributes of allocation, and what they take (linux/fs.h).

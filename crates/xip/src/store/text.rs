@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use bytemuck::Zeroable;
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
+use towa_media::extents::{self, Extent};
 use towa_media::files;
 
 use super::write::Draft;
@@ -87,6 +88,17 @@ impl Text {
         let holds = |range: &Range| self.record.ranges().contains(range);
         let bytes = halves.layout.ranges.iter().all(holds).then(|| self.read().ok())??;
         self.record.check_content(&bytes).ok().map(|()| bytes)
+    }
+
+    /// Whether all of its text that fills huge pages lies where those can map it; nobody knows where the file system does not tell.
+    pub fn lies_in_huge_pages(&self) -> Option<bool> {
+        let extents = extents::of(&self.file).ok()?;
+        let text = self.record.ranges().iter().filter(|range| range.kind == RANGE_TEXT);
+        let huge = text.map(|range| (range.offset.next_multiple_of(HUGE_PAGE), (range.offset + range.len) / HUGE_PAGE * HUGE_PAGE));
+        let askew = |extent: &Extent| extent.logical % HUGE_PAGE != extent.physical % HUGE_PAGE;
+        let within = |extent: &Extent, (from, to): (u64, u64)| extent.logical < to && extent.logical + extent.len > from;
+        let mut pages = huge.filter(|(from, to)| from < to);
+        Some(pages.all(|pages| !extents.iter().any(|extent| within(extent, pages) && askew(extent))))
     }
 
     /// Whether it is immutable.
