@@ -331,11 +331,14 @@ mod tests {
 
     #[test]
     fn dropping_unmaps() {
-        let mapping = Mapping::anonymous(None, 1 << 20, false).unwrap();
-        let at = mapping.as_ptr();
-        drop(mapping);
-        // SAFETY: MADV_NORMAL on unmapped memory only fails.
-        let rc = unsafe { libc::madvise(at.cast(), 1 << 20, libc::MADV_NORMAL) };
-        assert_eq!(rc, -1);
+        let is_unmapped = || {
+            let mapping = Mapping::anonymous(None, 1 << 20, false).unwrap();
+            let at = mapping.as_ptr();
+            drop(mapping);
+            // SAFETY: MADV_NORMAL changes nothing, whatever is mapped there by now; on unmapped memory it only fails.
+            unsafe { libc::madvise(at.cast(), 1 << 20, libc::MADV_NORMAL) == -1 }
+        };
+        // Another test's thread may have been given the place at once.
+        assert!((0..100).any(|_| is_unmapped()));
     }
 }
