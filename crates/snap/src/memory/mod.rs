@@ -6,14 +6,17 @@
 //!   source (a checkpoint) ──> pager ──> a new process's memory, page by page as it is touched
 //! ```
 
+mod held;
 pub mod maps;
 pub mod pager;
 pub mod precopy;
 pub mod reader;
+mod room;
 pub mod tracker;
 
+pub use held::Held;
 pub use maps::{Kept, Mapping};
 pub use pager::{Pager, Source};
-pub use precopy::{FrozenRound, Held, Limits, Round, Sink, precopy};
+pub use precopy::{FrozenRound, Limits, Round, Sink, precopy};
 pub use reader::Reader;
 pub use tracker::{Change, Method, Phase, Tracker};

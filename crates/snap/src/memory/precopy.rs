@@ -12,22 +12,22 @@
 //! Rounds after the first are held in memory, if they are not too large: a sink that is a file takes pages several times slower than they are
 //! read, and a program that writes as fast as that would never be caught up with.
 //!
-//! What must always hold: nothing is written to a file, and no large piece of memory is asked for, while the process stands still.
+//! What must always hold: nothing is written to a file, and no large piece of memory is asked for, while the process stands still; the room
+//! for what is held is kept from one checkpoint to the next, so that a round takes no longer than to read its pages.
 //! After an error the sink holds no state of the process at all, and the tracker starts over.
 
 use std::time::{Duration, Instant};
 
+use super::held::Held;
 use super::maps::{self, Mapping};
 use super::reader::Reader;
+use super::room::Room;
 use super::tracker::{Change, Phase, Tracker};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 
 /// Pages that are read and given on in one piece.
 const PIECE: u64 = 256;
-/// What is held takes at most this part of the memory that is available; only a program needs as much that changes it within one round.
-const HELD_PART: u64 = 8;
-
 /// Where the copy goes.
 pub trait Sink {
     /// The pages from `first_page` on have this content now.
@@ -48,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { small_pages: 400, rounds: 8 }
+        Limits { small_pages: 400, rounds: 16 }
     }
 }
 
@@ -82,62 +82,6 @@ impl Round {
     }
 }
 
-/// What was copied of a running process and not handed on yet. May be used again.
-#[derive(Default)]
-pub struct Held {
-    /// What each round found, and the pages of it, one behind the other.
-    rounds: Vec<(Change, Vec<u8>)>,
-}
-
-impl Held {
-    /// Whether so many pages more may be held.
-    fn has_room(&self, pages: u64) -> bool {
-        let held: usize = self.rounds.iter().map(|(_, bytes)| bytes.len()).sum();
-        held as u64 + pages * PAGE <= available() / HELD_PART
-    }
-
-    /// Gives what is held to the sink, in order, before anything that was copied later.
-    pub fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<()> {
-        for (change, bytes) in std::mem::take(&mut self.rounds) {
-            sink.forget(&change.dropped)?;
-            hand_on(change.written.ranges(), &bytes, &PageSet::new(), sink)?;
-        }
-        Ok(())
-    }
-
-    /// Reads and holds what changed; the pages that could not be read are told, and not held.
-    fn read(&mut self, reader: &Reader, mut change: Change) -> Result<PageSet> {
-        let mut bytes = vec![0; (change.written.count() * PAGE) as usize];
-        rather_huge(&mut bytes);
-        let missed = reader.read(change.written.ranges(), &mut bytes)?;
-        if !missed.is_empty() {
-            let mut pages = change.written.ranges().iter().flat_map(Clone::clone);
-            let kept = bytes.chunks_exact(PAGE as usize).filter(|_| pages.next().is_some_and(|page| !missed.contains(page)));
-            bytes = kept.flatten().copied().collect();
-            change.written = change.written.difference(&missed);
-        }
-        self.rounds.push((change, bytes));
-        Ok(missed)
-    }
-}
-
-/// Asks for huge pages: to be given memory page by page takes as long as to copy into it.
-fn rather_huge(bytes: &mut [u8]) {
-    let start = (bytes.as_ptr() as usize).next_multiple_of(PAGE as usize);
-    let end = (bytes.as_ptr() as usize + bytes.len()) / PAGE as usize * PAGE as usize;
-    if end > start {
-        // SAFETY: whole pages of memory of ours, whose content stays. A wish: it does not matter whether it is granted.
-        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
-    }
-}
-
-/// Bytes of memory that can still be used.
-fn available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
-}
-
 /// Copies the memory of a running process, until so little is left that the process may be stopped for it. What is held afterwards is to be
 /// handed over before the last round is.
 ///
@@ -150,24 +94,16 @@ pub fn precopy(
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Round>> {
-    let mut rounds: Vec<Round> = Vec::new();
-    held.rounds.clear();
+    let (mut rounds, mut pace) = (Vec::<Round>::new(), Pace::default());
+    held.clear();
     let result = (|| {
         while rounds.len() < limits.rounds {
             // The first one may be everything.
             let may_hold = !rounds.is_empty();
             let (round, was_held) = one_round(tracker, reader, may_hold.then_some(&mut *held), sink, progress)?;
-            // Less than a quarter fewer than before: the process writes as fast as it is copied. A round that is held costs little: it is enough
-            // that there are fewer; and the first of those tells nothing, it has what changed while pages were given to the sink.
-            let before = rounds.last().map_or(u64::MAX, |before| before.written_pages);
-            let shrinks = match held.rounds.len() {
-                1 if was_held => true,
-                _ if was_held => round.written_pages < before,
-                _ => round.written_pages < before / 4 * 3,
-            };
             log::debug!("round {}: {round:?}, held: {was_held}", rounds.len());
             rounds.push(round);
-            if round.written_pages <= limits.small_pages || !shrinks {
+            if round.written_pages <= limits.small_pages || !pace.another_helps(&round, was_held) {
                 break;
             }
         }
@@ -179,6 +115,42 @@ pub fn precopy(
             tracker.start_over();
             Err(err)
         }
+    }
+}
+
+/// Whether another round is of use. What is left for the pause is what was written during the last round: so the process is best stopped
+/// after a short one.
+///
+/// ```text
+///   time of a round   |#
+///                     |#  #     #             after this one there is another: it was cut short of the processor
+///                     |#  #     #
+///                     |#  #  #  #  #  #  #    here: rounds get no shorter, and this one is about as short as any
+/// ```
+#[derive(Default)]
+struct Pace {
+    /// Pages of the last round that was given to the sink.
+    given: Option<u64>,
+    /// The shortest round that was held.
+    best: Option<Duration>,
+    /// Rounds since that were hardly shorter.
+    in_vain: u32,
+}
+
+impl Pace {
+    fn another_helps(&mut self, round: &Round, was_held: bool) -> bool {
+        const IN_VAIN: u32 = 2;
+        const MOST_IN_VAIN: u32 = 5;
+        if !was_held {
+            // Less than a quarter fewer than before: the process writes as fast as it is copied.
+            return self.given.replace(round.written_pages).is_none_or(|before| round.written_pages < before / 4 * 3);
+        }
+        let time = round.find + round.copy;
+        // The first one has what changed while pages were given to the sink: that tells nothing.
+        let Some(best) = self.best.replace(self.best.map_or(time, |best| best.min(time))) else { return true };
+        self.in_vain = if time < best / 10 * 9 { 0 } else { self.in_vain + 1 };
+        let short = time < best / 4 * 5;
+        self.in_vain < if short { IN_VAIN } else { MOST_IN_VAIN }
     }
 }
 
@@ -195,8 +167,8 @@ fn one_round(
     let mut round = Round::of(&change, began.elapsed());
     let began = Instant::now();
     if let Some(held) = held {
-        if held.has_room(round.written_pages) {
-            tracker.owe(&held.read(reader, change)?);
+        if held.has_room(&change.written) {
+            tracker.owe(&held.read(reader, &change)?);
             round.copy = began.elapsed();
             return Ok((round, true));
         }
@@ -250,16 +222,29 @@ fn hand_on(ranges: &[Pages], bytes: &[u8], missing: &PageSet, sink: &mut dyn Sin
 
 /// The round while the process stands still: prepared before, copied then, handed over after. May be used again.
 pub struct FrozenRound {
-    /// Touched beforehand: none of it is asked from the kernel in the pause, unless more pages changed than it was prepared for.
-    buffer: Vec<u8>,
+    /// None of it is asked from the kernel in the pause, unless more pages changed than it was prepared for.
+    room: Room,
+    /// Pages that there is always room for.
+    least: u64,
     change: Change,
 }
 
 impl FrozenRound {
     /// With room for so many pages.
     pub fn prepare(pages: u64) -> FrozenRound {
-        // Not zeros: memory of those would only be promised.
-        FrozenRound { buffer: vec![0xa5; (pages * PAGE) as usize], change: Change::default() }
+        FrozenRound { room: Room::of(pages), least: pages, change: Change::default() }
+    }
+
+    /// Prepares for so many.
+    pub fn expect(&mut self, pages: u64) -> Result<()> {
+        if pages > self.room.reserved() {
+            self.room.reserve(pages);
+        }
+        if pages > self.room.reserved() {
+            return Err(Error::io(format!("memory for {pages} pages"), std::io::ErrorKind::OutOfMemory.into()));
+        }
+        self.room.make(pages);
+        Ok(())
     }
 
     /// Copies what changed since the last round. The process stands still, and `mappings` were read since it does.
@@ -278,12 +263,12 @@ impl FrozenRound {
         self.change = tracker.changed(mappings, phase)?;
         let mut round = Round::of(&self.change, began.elapsed());
         let began = Instant::now();
-        let bytes = (round.written_pages * PAGE) as usize;
-        if bytes > self.buffer.len() {
-            log::debug!("{} pages changed, room was prepared for {}", round.written_pages, self.buffer.len() as u64 / PAGE);
-            self.buffer.resize(bytes, 0);
+        let pages = round.written_pages;
+        if pages > self.room.touched() {
+            log::debug!("{pages} pages changed, room was prepared for {}", self.room.touched());
+            self.expect(pages)?;
         }
-        let missed = reader.read(self.change.written.ranges(), &mut self.buffer[..bytes])?;
+        let missed = reader.read(self.change.written.ranges(), self.room.part_mut(0, pages))?;
         round.copy = began.elapsed();
         match missed.ranges().first() {
             None => Ok(round),
@@ -295,13 +280,38 @@ impl FrozenRound {
     }
 
     /// Gives what was copied to the sink; the process may run again.
-    pub fn hand_over(&self, sink: &mut dyn Sink) -> Result<()> {
+    pub fn hand_over(&mut self, sink: &mut dyn Sink) -> Result<()> {
         sink.forget(&self.change.dropped)?;
-        hand_on(self.change.written.ranges(), &self.buffer, &PageSet::new(), sink)
+        let pages = self.change.written.count();
+        hand_on(self.change.written.ranges(), self.room.part(0, pages), &PageSet::new(), sink)?;
+        self.room.keep(pages.max(self.least));
+        Ok(())
     }
 
     /// What the copy is of.
     pub fn change(&self) -> &Change {
         &self.change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds of so many milliseconds, the first of which was given to the sink: how many there are.
+    fn rounds(times: &[u64]) -> usize {
+        let mut pace = Pace::default();
+        let round = |ms: &u64| Round { written_pages: 1000, copy: Duration::from_millis(*ms), ..Round::default() };
+        let stop = times.iter().enumerate().position(|(at, ms)| !pace.another_helps(&round(ms), at > 0));
+        stop.map_or(times.len() + 1, |at| at + 1)
+    }
+
+    #[test]
+    fn the_process_is_stopped_after_a_short_round() {
+        assert_eq!(rounds(&[400, 100, 40, 16, 8, 8, 9, 7]), 7, "they get no shorter");
+        assert_eq!(rounds(&[400, 100, 40, 16, 80, 40, 18, 9, 9]), 7, "not after one that took long");
+        assert_eq!(rounds(&[400, 400, 410, 420, 400]), 4, "as fast as it is copied");
+        assert_eq!(rounds(&[400, 100, 200, 300, 400, 500, 600, 700]), 7, "faster than it is copied");
+        assert_eq!(rounds(&[400, 100, 50, 25, 12]), 6, "as long as they shrink");
     }
 }

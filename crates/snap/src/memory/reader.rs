@@ -1,6 +1,6 @@
 //! Pages of another process are read.
 //!
-//! The fast way is process_vm_readv, hundreds of ranges a call. It respects the permissions of mappings; what it refuses is read from
+//! The fast way is process_vm_readv, a thousand pieces a call. It respects the permissions of mappings; what it refuses is read from
 //! `/proc/PID/mem`, which does not (PROT_NONE memory has content, too). What neither can read is not there any more: the process has
 //! unmapped it since it was looked for. While the process runs that is nothing to worry about, its next round will tell; the caller
 //! decides.
@@ -12,6 +12,22 @@ use std::os::unix::fs::FileExt;
 use crate::error::{Error, Refusal, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::vm;
+
+/// Pages side by side, and where they go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The pages.
+    pub pages: Pages,
+    /// The first page of the buffer that they are read into.
+    pub to: u64,
+}
+
+impl Piece {
+    /// Number of pages.
+    pub fn count(&self) -> u64 {
+        self.pages.end - self.pages.start
+    }
+}
 
 /// Reads the memory that a process has when it is made.
 pub struct Reader {
@@ -41,19 +57,26 @@ impl Reader {
 
     /// Reads `ranges` into `into`, one behind the other. The pages that could not be read are told; their bytes in `into` mean nothing.
     pub fn read(&self, ranges: &[Pages], into: &mut [u8]) -> Result<PageSet> {
+        let mut to = 0;
+        let behind = |pages: &Pages| {
+            let piece = Piece { pages: pages.clone(), to };
+            to += piece.count();
+            piece
+        };
+        self.read_to(&ranges.iter().map(behind).collect::<Vec<_>>(), into)
+    }
+
+    /// Reads each piece to its place in `into`; ascending, no page twice.
+    pub fn read_to(&self, pieces: &[Piece], into: &mut [u8]) -> Result<PageSet> {
         let mut missed = PageSet::new();
-        let mut into = into;
-        for batch in ranges.chunks(vm::MOST_RANGES) {
-            let bytes = batch.iter().map(|range| (range.end - range.start) * PAGE).sum::<u64>() as usize;
-            let (mine, rest) = into.split_at_mut(bytes);
-            self.batch(batch, mine, &mut missed)?;
-            into = rest;
+        for batch in pieces.chunks(vm::MOST_PIECES) {
+            self.batch(batch, into, &mut missed)?;
         }
         Ok(missed)
     }
 
-    fn batch(&self, ranges: &[Pages], into: &mut [u8], missed: &mut PageSet) -> Result<()> {
-        let read = match vm::read_pages(self.pid, ranges, into) {
+    fn batch(&self, pieces: &[Piece], into: &mut [u8], missed: &mut PageSet) -> Result<()> {
+        let read = match vm::read_pages(self.pid, pieces, into) {
             Ok(bytes) => bytes,
             Err(err) => match err.raw_os_error() {
                 Some(libc::EFAULT) => 0,
@@ -62,21 +85,16 @@ impl Reader {
             },
         };
         let mut done = read as u64 / PAGE; // a page that was read in part is read again
-        if read == into.len() {
-            return Ok(());
-        }
-        // The range that could not be read is read to its end in the other way, then the fast way goes on.
-        let mut at = 0;
-        for (index, range) in ranges.iter().enumerate() {
-            let pages = range.end - range.start;
-            if done >= pages {
-                done -= pages;
-                at += (pages * PAGE) as usize;
+        for (index, piece) in pieces.iter().enumerate() {
+            if done >= piece.count() {
+                done -= piece.count();
                 continue;
             }
-            let (mine, rest) = into[at..].split_at_mut((pages * PAGE) as usize);
-            self.forced(range.start + done..range.end, &mut mine[(done * PAGE) as usize..], missed)?;
-            return if rest.is_empty() { Ok(()) } else { self.batch(&ranges[index + 1..], rest, missed) };
+            // The piece that could not be read is read to its end in the other way, then the fast way goes on.
+            let bytes = ((piece.to + done) * PAGE) as usize..((piece.to + piece.count()) * PAGE) as usize;
+            self.forced(piece.pages.start + done..piece.pages.end, &mut into[bytes], missed)?;
+            let rest = &pieces[index + 1..];
+            return if rest.is_empty() { Ok(()) } else { self.batch(rest, into, missed) };
         }
         Ok(())
     }

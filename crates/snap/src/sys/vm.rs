@@ -3,21 +3,24 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::pages::{PAGE, Pages};
+use crate::memory::reader::Piece;
+use crate::pages::PAGE;
 
-/// Most ranges that one [`read_pages`] takes.
-pub(crate) const MOST_RANGES: usize = libc::UIO_MAXIOV as usize;
+/// Most pieces that one [`read_pages`] takes.
+pub(crate) const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 
-/// Reads `ranges` of process `pid` into `into`, one behind the other, until the first page that cannot be read; the bytes read.
-pub(crate) fn read_pages(pid: i32, ranges: &[Pages], into: &mut [u8]) -> io::Result<usize> {
-    assert!(ranges.len() <= MOST_RANGES && ranges.iter().map(|r| (r.end - r.start) * PAGE).sum::<u64>() <= into.len() as u64);
-    let remote: Vec<libc::iovec> = ranges
-        .iter()
-        .map(|range| libc::iovec { iov_base: (range.start * PAGE) as *mut _, iov_len: ((range.end - range.start) * PAGE) as usize })
-        .collect();
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: the only memory of ours that is written is `into`; the other addresses are the other process's.
-    match unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) } {
+/// Reads each piece of process `pid` to its place in `into`, until the first page that cannot be read; the bytes read.
+pub(crate) fn read_pages(pid: i32, pieces: &[Piece], into: &mut [u8]) -> io::Result<usize> {
+    assert!(pieces.len() <= MOST_PIECES && pieces.iter().all(|piece| (piece.to + piece.count()) * PAGE <= into.len() as u64));
+    let bytes = |piece: &Piece| (piece.count() * PAGE) as usize;
+    let there = |piece: &Piece| libc::iovec { iov_base: (piece.pages.start * PAGE) as *mut _, iov_len: bytes(piece) };
+    let buffer = into.as_mut_ptr();
+    let here =
+        |piece: &Piece| libc::iovec { iov_base: buffer.wrapping_add((piece.to * PAGE) as usize).cast(), iov_len: bytes(piece) };
+    let (remote, local): (Vec<_>, Vec<_>) = pieces.iter().map(|piece| (there(piece), here(piece))).unzip();
+    let count = pieces.len() as u64;
+    // SAFETY: the only memory of ours that is written are places in `into`, as was just seen; the other addresses are the other process's.
+    match unsafe { libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0) } {
         -1 => Err(io::Error::last_os_error()),
         bytes => Ok(bytes as usize),
     }

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{Error, Refusal, Result};
 use crate::freeze::Frozen;
+use crate::memory::Held;
 use crate::memory::maps::{self, Mapping};
-use crate::memory::precopy::{FrozenRound, Held, Limits, Round, Sink, precopy};
+use crate::memory::precopy::{FrozenRound, Limits, Round, Sink, precopy};
 use crate::memory::reader::Reader;
 use crate::memory::tracker::{Method, Phase, Tracker};
 use crate::nv::Nv;
@@ -382,7 +383,9 @@ impl Target {
                     false => self.limits,
                 };
                 let phase = if limits.rounds == 0 { Phase::Only } else { Phase::Last };
-                (precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?, phase)
+                let rounds = precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?;
+                self.frozen_round.expect(rounds.last().map_or(0, |round| round.written_pages))?;
+                (rounds, phase)
             }
             Some(_) => (draft.begin_pool().map(|()| Vec::new())?, Phase::Only),
         };
