@@ -72,7 +72,9 @@ impl Followed {
     fn frozen_round(&mut self, phase: Phase) -> Round {
         self.target.stop();
         let mappings = maps::read(self.target.pid()).unwrap();
+        let awake = self.tracker.wake_helpers();
         let round = self.frozen.copy(&mut self.tracker, &self.reader, &mappings, phase).unwrap();
+        drop(awake);
         self.held.hand_over(&mut self.copy).unwrap();
         self.frozen.hand_over(&mut self.copy).unwrap();
         self.compare(&mappings);
@@ -300,6 +302,46 @@ fn huge_pages() {
     followed.target.madvise(at + 200 * PAGE, 700, libc::MADV_DONTNEED);
     followed.checkpoint(Limits::default());
     assert!(!followed.copy.0.contains_key(&(at / PAGE + 500)));
+}
+
+/// Portions of it are copied as soon as they are armed, and helpers look through it in the pause.
+#[test]
+fn much_memory_that_is_written_all_the_time() {
+    const PAGES: u64 = 40_000;
+    let mut followed = Followed::start();
+    let at = followed.target.map(PAGES, RW, PRIVATE);
+    followed.target.write(at, PAGES, 1);
+    followed.checkpoint(Limits::default());
+    followed.target.tell(&format!("d {at} {PAGES} 1500"));
+    for number in 0..10 {
+        std::thread::sleep(Duration::from_millis(20));
+        let (rounds, last) = followed.checkpoint(Limits { small_pages: 0, rounds: 6 });
+        println!("{number}: {} rounds, {} pages in the pause", rounds.len(), last.written_pages);
+        assert!(rounds.len() > 1 && last.written_pages > 0, "it writes");
+    }
+}
+
+/// What its portions told until then is out of date: it is told anew, whole.
+#[test]
+fn part_of_a_mapping_is_replaced_between_two_of_its_portions() {
+    let mut followed = Followed::start();
+    let at = followed.target.map(20_000, RW, PRIVATE);
+    followed.target.write(at, 100, 1);
+    followed.checkpoint(Limits::default());
+    let mappings = maps::read(followed.target.pid()).unwrap();
+    let (target, mut portions) = (&mut followed.target, 0);
+    let mut told = |_: &PageSet| {
+        if portions == 0 {
+            let fixed = PRIVATE | libc::MAP_FIXED as u64;
+            target.ok(libc::SYS_mmap, [at + 10_000 * PAGE, 10_000 * PAGE, RW, fixed, u64::MAX, 0]);
+            target.write(at + 500 * PAGE, 1, 7);
+        }
+        portions += 1;
+        Ok(())
+    };
+    let change = followed.tracker.changed_by_portions(&mappings, Phase::Running, &mut told).unwrap();
+    assert_eq!((portions, change.fresh), (1, 1));
+    assert!(change.written.contains(at / PAGE + 500) && !change.dropped.contains(at / PAGE + 500));
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub struct Held {
     room: Room,
     /// Pages of it.
     used: u64,
+    /// Read in this round, before all of what changed was known.
+    ahead: PageSet,
 }
 
 impl Held {
@@ -51,8 +53,30 @@ impl Held {
     /// Nothing is held any more.
     pub(super) fn clear(&mut self) {
         self.places.clear();
-        self.dropped = PageSet::new();
+        (self.dropped, self.ahead) = (PageSet::new(), PageSet::new());
         self.used = 0;
+    }
+
+    /// Reads and holds part of what was written in this round, if there is room. It counts only if it is told as written when the round is
+    /// [settled](Held::settle).
+    pub(super) fn read_ahead(&mut self, reader: &Reader, written: &PageSet) -> Result<()> {
+        if self.used + written.count() > self.room.touched() {
+            return Ok(());
+        }
+        let missed = self.copy(reader, written)?;
+        self.ahead = self.ahead.union(&written.difference(&missed));
+        Ok(())
+    }
+
+    /// What changed in the round: what it dropped, and what was read ahead and is not there any more, is not held.
+    pub(super) fn settle(&mut self, change: &Change) {
+        let gone = self.ahead.difference(&change.written).union(&change.dropped);
+        if !gone.is_empty() {
+            self.places.retain(|page, _| !gone.contains(*page));
+        }
+        if !change.dropped.is_empty() {
+            self.dropped = self.dropped.union(&change.dropped);
+        }
     }
 
     /// Gives what is held to the sink, before anything that was copied later. Room that was not needed is given back.
@@ -68,14 +92,15 @@ impl Held {
         Ok(())
     }
 
-    /// Reads and holds what changed; the pages that could not be read are told, and not held.
-    pub(super) fn read(&mut self, reader: &Reader, change: &Change) -> Result<PageSet> {
-        if !change.dropped.is_empty() {
-            self.places.retain(|page, _| !change.dropped.contains(*page));
-            self.dropped = self.dropped.union(&change.dropped);
-        }
+    /// Reads and holds the rest of what was written in this round; the pages that could not be read are told, and not held.
+    pub(super) fn read(&mut self, reader: &Reader, written: &PageSet) -> Result<PageSet> {
+        let ahead = std::mem::take(&mut self.ahead);
+        self.copy(reader, &written.difference(&ahead))
+    }
+
+    fn copy(&mut self, reader: &Reader, written: &PageSet) -> Result<PageSet> {
         let mut pieces: Vec<Piece> = Vec::new();
-        for page in each(&change.written) {
+        for page in each(written) {
             let to = *self.places.entry(page).or_insert_with(|| {
                 self.used += 1;
                 self.used - 1
@@ -140,9 +165,18 @@ mod tests {
         (0..6).for_each(|page| set(page, page as u8 + 1));
         let all = change(&[nowhere, first, first + 2, first + 3, first + 5], &[]);
         assert!(held.has_room(&all.written));
-        assert_eq!(held.read(&reader, &all).unwrap(), PageSet::from(nowhere..nowhere + 1));
+        held.settle(&all);
+        assert_eq!(held.read(&reader, &all.written).unwrap(), PageSet::from(nowhere..nowhere + 1));
         (0..6).for_each(|page| set(page, page as u8 + 11));
-        assert_eq!(held.read(&reader, &change(&[first + 1, first + 2], &[first + 3, first + 4])).unwrap(), PageSet::new());
+        let second = change(&[first + 1, first + 2], &[first + 3, first + 4]);
+        // Of what is read ahead one page is not there any more, one never was; what is written afterwards counts in the next round.
+        held.room.make(20);
+        for ahead in [nowhere, first + 1, first + 4, first + 6] {
+            held.read_ahead(&reader, &PageSet::from(ahead..ahead + 1)).unwrap();
+        }
+        set(1, 99);
+        held.settle(&second);
+        assert_eq!(held.read(&reader, &second.written).unwrap(), PageSet::new());
         let mut sink = BTreeMap::new();
         held.hand_over(&mut sink).unwrap();
         let expected = [Some(1), Some(12), Some(13), None, None, Some(6)];

@@ -12,6 +12,7 @@ pub mod pager;
 pub mod precopy;
 pub mod reader;
 mod room;
+mod sweep;
 pub mod tracker;
 
 pub use held::Held;
@@ -19,4 +20,5 @@ pub use maps::{Kept, Mapping};
 pub use pager::{Pager, Source};
 pub use precopy::{FrozenRound, Limits, Round, Sink, precopy};
 pub use reader::Reader;
+pub use sweep::Awake;
 pub use tracker::{Change, Method, Phase, Tracker};

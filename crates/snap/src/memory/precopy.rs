@@ -158,18 +158,24 @@ impl Pace {
 fn one_round(
     tracker: &mut Tracker,
     reader: &Reader,
-    held: Option<&mut Held>,
+    mut held: Option<&mut Held>,
     sink: &mut dyn Sink,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Round, bool)> {
-    let began = Instant::now();
-    let change = tracker.changed(&maps::read(tracker.pid())?, Phase::Running)?;
-    let mut round = Round::of(&change, began.elapsed());
+    let (began, mut ahead) = (Instant::now(), Duration::ZERO);
+    let change = tracker.changed_by_portions(&maps::read(tracker.pid())?, Phase::Running, &mut |written| {
+        let began = Instant::now();
+        let read = held.as_mut().map_or(Ok(()), |held| held.read_ahead(reader, written));
+        ahead += began.elapsed();
+        read
+    })?;
+    let mut round = Round::of(&change, began.elapsed().saturating_sub(ahead));
     let began = Instant::now();
     if let Some(held) = held {
+        held.settle(&change);
         if held.has_room(&change.written) {
-            tracker.owe(&held.read(reader, &change)?);
-            round.copy = began.elapsed();
+            tracker.owe(&held.read(reader, &change.written)?);
+            round.copy = ahead + began.elapsed();
             return Ok((round, true));
         }
         // The last word on a page counts.

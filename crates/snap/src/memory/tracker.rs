@@ -44,6 +44,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::maps::{Kept, Mapping};
+use super::sweep::{Awake, Look, Sweep};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::pagemap::{self, FILE, PRESENT, Pagemap, Query, Region, SWAPPED, WRITTEN, ZERO};
@@ -52,8 +53,11 @@ use crate::sys::uffd::{self, Uffd};
 
 /// Pages from which on a mapping is first asked for marks alone.
 const GLANCE: u64 = 1024;
-/// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
-const NEAR: u64 = 128;
+/// Pages of a large mapping that are armed before what was written to them is told: some milliseconds.
+const PORTION: u64 = 8192;
+
+/// Is told pages that were written.
+pub type Told<'a> = &'a mut dyn FnMut(&PageSet) -> Result<()>;
 
 /// How changes are found.
 pub enum Method {
@@ -94,7 +98,7 @@ pub struct Change {
 /// would not know of.
 pub struct Tracker {
     pid: i32,
-    pagemap: Pagemap,
+    sweep: Sweep,
     uffd: Option<Uffd>,
     /// Whether the kernel has PAGEMAP_SCAN.
     scans: bool,
@@ -109,7 +113,6 @@ pub struct Tracker {
     /// Where we have registered mappings.
     registered: PageSet,
     regions: Vec<Region>,
-    marked: Vec<Region>,
 }
 
 /// What was found in one call, before it is put together.
@@ -148,8 +151,18 @@ impl Tracker {
         let tell = if pagemap.can_tell(told | pagemap::GUARD) { told | pagemap::GUARD } else { told };
         let scans = pagemap.can_tell(told);
         let (content, owed, registered) = (PageSet::new(), PageSet::new(), PageSet::new());
-        let (regions, marked) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
-        Ok(Tracker { pid, pagemap, uffd, scans, tell, content, owed, start_over: true, registered, regions, marked })
+        Ok(Tracker {
+            pid,
+            sweep: Sweep::new(pagemap),
+            uffd,
+            scans,
+            tell,
+            content,
+            owed,
+            start_over: true,
+            registered,
+            regions: Vec::with_capacity(8192),
+        })
     }
 
     /// The process whose memory it is.
@@ -160,6 +173,13 @@ impl Tracker {
     /// Pages with content after the last call of [`Tracker::changed`].
     pub fn content(&self) -> &PageSet {
         &self.content
+    }
+
+    /// What is looked at until this is dropped is looked at by several threads, if it is large. While the process stands still, that is: the
+    /// processors it ran on are free then.
+    pub fn wake_helpers(&mut self) -> Awake {
+        let pages = self.content.count();
+        self.sweep.wake(pages)
     }
 
     /// These were told, but could not be copied: they will be told again if they are still there.
@@ -180,12 +200,18 @@ impl Tracker {
     ///
     /// After an error it is as after [`Tracker::start_over`].
     pub fn changed(&mut self, mappings: &[Mapping], phase: Phase) -> Result<Change> {
-        let result = self.find(mappings, phase);
+        self.changed_by_portions(mappings, phase, &mut |_| Ok(()))
+    }
+
+    /// The same. Of large mappings of a running process, `written` is told what was written in each portion as soon as that is armed: what is
+    /// copied then has had less time to be written to again. It is told once more in the end, but for what is not there any more.
+    pub fn changed_by_portions(&mut self, mappings: &[Mapping], phase: Phase, written: Told) -> Result<Change> {
+        let result = self.find(mappings, phase, written);
         self.start_over = result.is_err();
         result
     }
 
-    fn find(&mut self, mappings: &[Mapping], phase: Phase) -> Result<Change> {
+    fn find(&mut self, mappings: &[Mapping], phase: Phase, told: Told) -> Result<Change> {
         if self.start_over {
             (self.content, self.owed) = (PageSet::new(), PageSet::new());
         }
@@ -198,11 +224,11 @@ impl Tracker {
                 continue;
             }
             for mapping in group {
-                self.one(mapping, phase, &mut kept, &mut found)?;
+                self.one(mapping, phase, &mut kept, &mut found, told)?;
             }
         }
         // Asked last: if it was there then, all that was found is about it.
-        if self.pagemap.ended().map_err(|err| Error::io(format!("page table of process {}", self.pid), err))? {
+        if self.sweep.pagemap().ended().map_err(|err| Error::io(format!("page table of process {}", self.pid), err))? {
             return Err(self.other_program());
         }
         let empty = PageSet::of(found.empty);
@@ -223,16 +249,15 @@ impl Tracker {
     }
 
     /// One mapping.
-    fn one(&mut self, mapping: &Mapping, phase: Phase, kept: &mut PageSet, found: &mut Found) -> Result<()> {
+    fn one(&mut self, mapping: &Mapping, phase: Phase, kept: &mut PageSet, found: &mut Found, told: Told) -> Result<()> {
         let Some(kind) = mapping.kept() else { return Ok(()) };
         let range = &mapping.pages;
         kept.push(range.clone());
         match kind {
             Kept::SharedAnonymous if phase == Phase::Running => Ok(()),
-            Kept::SharedAnonymous => self.shared(mapping, found),
-            _ => self.private(range, kind, phase, found),
+            Kept::SharedAnonymous => self.shared(mapping, found).map_err(|err| self.failed(range, err)),
+            _ => self.private(range, kind, phase, found, told),
         }
-        .map_err(|err| self.failed(range, err))
     }
 
     fn other_program(&self) -> Error {
@@ -254,11 +279,30 @@ impl Tracker {
     }
 
     /// A private mapping.
-    fn private(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<()> {
-        if self.is_ours(range) && self.tracked(range, kind, phase, found)? {
+    fn private(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found, told: Told) -> Result<()> {
+        let before = found.mark();
+        if self.is_ours(range) && self.tracked_by_portions(range, kind, phase, found, told)? {
             return Ok(());
         }
-        self.as_new(range, kind, phase, found)
+        found.forget_since(before);
+        self.as_new(range, kind, phase, found).map_err(|err| self.failed(range, err))
+    }
+
+    /// As [`Tracker::tracked`], one portion after the other if others run meanwhile.
+    fn tracked_by_portions(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found, told: Told) -> Result<bool> {
+        let len = range.end - range.start;
+        let portion = if phase == Phase::Running && len > PORTION { PORTION } else { len };
+        for start in range.clone().step_by(portion as usize) {
+            let part = start..range.end.min(start + portion);
+            let before = found.mark();
+            if !self.tracked(&part, kind, phase, found).map_err(|err| self.failed(&part, err))? {
+                return Ok(false);
+            }
+            if portion < len {
+                told(&found.written_since(before))?;
+            }
+        }
+        Ok(true)
     }
 
     /// The changes of a mapping that was registered before; whether it was. If not, all that was found of it is of no use, and its
@@ -266,7 +310,7 @@ impl Tracker {
     fn tracked(&mut self, range: &Pages, kind: Kept, phase: Phase, found: &mut Found) -> io::Result<bool> {
         self.regions.clear();
         let armed = if phase == Phase::Last { Ok(()) } else { self.arm_written(range, kind) };
-        match armed.and_then(|()| self.look(range, kind)) {
+        match armed.and_then(|()| self.look(range, kind, phase)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => return Ok(false),
             other => other?,
         }
@@ -298,30 +342,20 @@ impl Tracker {
         let without = self.tell & pagemap::GUARD | file_of(kind);
         let (tell, any) = (self.tell | file_of(kind), PRESENT | SWAPPED);
         let query = Query { inverted: without, all: WRITTEN | without, any, tell, arm: true, registered_only: true };
-        self.pagemap.scan(range, query, &mut self.regions)
+        self.sweep.pagemap().scan(range, query, &mut self.regions)
     }
 
-    /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too.
-    fn look(&mut self, range: &Pages, kind: Kept) -> io::Result<()> {
+    /// Adds all that is written or not there to the regions; of a file mapping, what is swapped or a file's, too. What is written while the
+    /// process runs the next call finds.
+    fn look(&mut self, range: &Pages, kind: Kept, phase: Phase) -> io::Result<()> {
         let file = file_of(kind);
-        let (inverted, any, tell) = (PRESENT, WRITTEN | PRESENT | file, self.tell | file);
+        let written = if phase == Phase::Running { 0 } else { WRITTEN };
+        let (inverted, any, tell) = (PRESENT, written | PRESENT | file, self.tell | file);
         let closely = Query { inverted, any, tell, registered_only: true, ..Query::default() };
-        if kind == Kept::OwnCopies || range.end - range.start < GLANCE {
-            return self.pagemap.scan(range, closely, &mut self.regions);
-        }
         // The kernel finds marks three times faster when it is asked for nothing else. What is not there counts as marked.
         let marked = Query { all: WRITTEN, tell: WRITTEN, registered_only: true, ..Query::default() };
-        self.marked.clear();
-        self.pagemap.scan(range, marked, &mut self.marked)?;
-        // Not always in order: where a huge page is split under way, the kernel tells its pages again.
-        let mut runs = self.marked.iter().map(Region::pages).peekable();
-        while let Some(mut run) = runs.next() {
-            while let Some(next) = runs.next_if(|next| next.start < run.end + NEAR) {
-                run = run.start.min(next.start)..run.end.max(next.end);
-            }
-            self.pagemap.scan(&run, closely, &mut self.regions)?;
-        }
-        Ok(())
+        let has_glance = kind != Kept::OwnCopies && range.end - range.start >= GLANCE;
+        self.sweep.look(range, Look { glance: has_glance.then_some(marked), closely }, &mut self.regions)
     }
 
     /// A mapping that was not seen before, or cannot be tracked: all its content. It is registered and armed if the phase says so.
@@ -337,7 +371,11 @@ impl Tracker {
             if uffd.register(range, uffd::Mode::WriteProtect).is_ok() {
                 self.registered = self.registered.union(&PageSet::of([range.clone()]));
                 // It fails if the process has put yet another mapping there: that one is then new at the next call.
-                armed = self.pagemap.scan(range, Query { arm: true, registered_only: true, ..there }, &mut self.regions).is_ok();
+                armed = self
+                    .sweep
+                    .pagemap()
+                    .scan(range, Query { arm: true, registered_only: true, ..there }, &mut self.regions)
+                    .is_ok();
             } else {
                 self.registered = self.registered.difference(&PageSet::of([range.clone()]));
             }
@@ -350,11 +388,11 @@ impl Tracker {
             self.regions.clear();
             if !self.scans {
                 let mut content = Vec::new();
-                self.pagemap.present(range, kind == Kept::OwnCopies, &mut content)?;
+                self.sweep.pagemap().present(range, kind == Kept::OwnCopies, &mut content)?;
                 found.put(range, PageSet::of(content));
                 return Ok(());
             }
-            self.pagemap.scan(range, there, &mut self.regions)?;
+            self.sweep.pagemap().scan(range, there, &mut self.regions)?;
         }
         let content = self.regions.iter().filter(|region| region.categories & ZERO == 0).map(Region::pages);
         found.put(range, content.collect());
@@ -367,7 +405,7 @@ impl Tracker {
         self.regions.clear();
         if guard != 0 {
             let query = Query { all: guard, tell: guard, ..Query::default() };
-            self.pagemap.scan(range, query, &mut self.regions)?;
+            self.sweep.pagemap().scan(range, query, &mut self.regions)?;
         }
         Ok(self.regions.iter().map(Region::pages).collect())
     }
@@ -396,6 +434,23 @@ impl Tracker {
 }
 
 impl Found {
+    fn mark(&self) -> [usize; 3] {
+        [self.written.len(), self.empty.len(), self.guards.len()]
+    }
+
+    /// Since a mark, nothing was found.
+    fn forget_since(&mut self, [written, empty, guards]: [usize; 3]) {
+        self.written.truncate(written);
+        self.empty.truncate(empty);
+        self.guards.truncate(guards);
+    }
+
+    /// What was found to be written since a mark, and there.
+    fn written_since(&self, [written, empty, _]: [usize; 3]) -> PageSet {
+        let of = |ranges: &[Pages]| PageSet::of(ranges.iter().cloned());
+        of(&self.written[written..]).difference(&of(&self.empty[empty..]))
+    }
+
     /// All of the content of a mapping.
     fn put(&mut self, range: &Pages, content: PageSet) {
         self.empty.extend(PageSet::of([range.clone()]).difference(&content).ranges().iter().cloned());

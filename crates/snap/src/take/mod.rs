@@ -408,6 +408,8 @@ impl Target {
         stub.choose_signal(frozen.threads())?;
         breakdown.maps = steps.step();
         let told = told::ask(&frozen, stub)?;
+        // The process has nothing to do from here on: its processors are free.
+        let awake = self.tracker.as_mut().expect("prepared").wake_helpers();
         breakdown.told = steps.step();
         let (process, mut threads) = told.look(&frozen, stub.signal())?;
         for thread in &mut threads {
@@ -419,6 +421,7 @@ impl Target {
         breakdown.descriptors = steps.step();
         let tracker = self.tracker.as_mut().expect("prepared");
         let last = self.frozen_round.copy(tracker, &self.reader, &mappings, phase)?;
+        drop(awake);
         steps.step();
         (breakdown.find, breakdown.copy) = (last.find, last.copy);
         if let Some(nv) = &self.nv {

@@ -52,6 +52,7 @@ static void map(struct slot *s, char *where) {
     if (where) pages = s->pages;
     else if (s->kind == HUGE_PAGES) pages = 1536;
     else if (s->kind == RESERVATION) pages = 1 << 16;
+    else if (s->kind == ANON && !rnd(4)) pages = 20000; // more than one portion
     if (s->kind == RESERVATION) flags |= MAP_NORESERVE, prot = PROT_NONE;
     if (s->kind == OF_FILE) flags &= ~MAP_ANONYMOUS, fd = file;
     if (s->kind == OF_FILE && pages > 64 && !where) pages = 64;
