@@ -39,7 +39,7 @@ fn is_kept(name: &str, args: &[&str], dir: &std::path::Path, file: &str, user: O
             command.uid(user).gid(user);
         }
         let mut target = support::Running::spawn(command);
-        assert_eq!(target.line(), "ready");
+        assert_eq!(target.line().split(' ').next(), Some("ready"));
         let mut taker = Target::open(target.pid(), None).unwrap();
         println!("{:?}", taker.take(&store).unwrap());
         // It ends here, by SIGKILL.
@@ -101,6 +101,13 @@ fn a_process_keeps_its_user() {
 fn a_process_keeps_its_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     is_kept("uses", &[dir.path().to_str().unwrap()], dir.path(), "go-on", None);
+}
+
+/// Threads of the restarter fill it beside the process itself.
+#[test]
+fn much_memory_is_there_before_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    is_kept("lazily", &["100", "look", dir.path().to_str().unwrap()], dir.path(), "go-on", None);
 }
 
 /// Everything that a stop could disturb, a restart could, too; also one stop shortly after another, before threads were back in their sleep.

@@ -9,6 +9,7 @@
 
 use std::os::fd::AsRawFd;
 
+use super::content;
 use super::files::Opened;
 use crate::error::{Error, Result};
 use crate::memory::maps;
@@ -19,8 +20,6 @@ use crate::state::region::{Backing, Region};
 use crate::store::Checkpoint;
 use crate::sys::ptrace::Tid;
 
-/// Most bytes that one read takes.
-const READ_MOST: u64 = 1 << 30;
 /// Lowest address that may be mapped, with much to spare.
 const LOWEST: u64 = 1 << 20;
 
@@ -107,31 +106,7 @@ pub fn map(state: &State, checkpoint: &Checkpoint, opened: &Opened, stub: &Stub)
 
 /// Reads the content of `pages`.
 pub fn read(state: &State, checkpoint: &Checkpoint, opened: &Opened, stub: &Stub, pages: &PageSet) -> Result<()> {
-    let pid = state.process.pid;
-    let mut calls = Vec::new();
-    let pages = pages.difference(&pooled(state, opened));
-    for range in pages.ranges() {
-        for stretch in checkpoint.runs(range.clone()) {
-            let file = opened.pages[&stretch.file.as_raw_fd()].as_raw_fd() as u64;
-            let (mut address, mut offset, mut left) =
-                (stretch.pages.start * PAGE, stretch.offset, (stretch.pages.end - stretch.pages.start) * PAGE);
-            while left > 0 {
-                let len = left.min(READ_MOST);
-                calls.push((Call::new(libc::SYS_pread64, &[file, address, len, offset]), len));
-                (address, offset, left) = (address + len, offset + len, left - len);
-            }
-        }
-    }
-    let results = stub.run(pid, &calls.iter().map(|(call, _)| *call).collect::<Vec<_>>())?;
-    for ((call, len), result) in calls.iter().zip(results) {
-        if stub.checked(call.number, result)? != *len {
-            return Err(Error::Target {
-                pid,
-                what: format!("of {len} bytes of its memory at {:x} {result} are there", call.args[1]),
-            });
-        }
-    }
-    Ok(())
+    content::read(state.process.pid, checkpoint, opened, stub, &pages.difference(&pooled(state, opened)))
 }
 
 /// Permissions, and what the program wished for.

@@ -17,6 +17,7 @@
 //! instruction of the program before everything is as it was.
 
 mod child;
+mod content;
 mod files;
 mod identity;
 mod keeper;
