@@ -130,11 +130,15 @@ final class Micros {
                 return;
             }
             List<double[]> found = new ArrayList<>();
+            List<Double> plain = new ArrayList<>();
+            String what = "recovery, " + count + " " + kind;
             for (int i = 0; i < (settings.quick() ? 1 : 3); i++) {
-                Child c = ask("recovery, " + count + " " + kind + ", opening", agent(heap, "-Xms" + heapMb + "m"), "Restart", "open", pool);
-                if (c == null) {
+                Child c = ask(what + ", opening", agent(heap, "-Xms" + heapMb + "m"), "Restart", "open", pool);
+                Child p = ask(what + ", without Towa", List.of(heap, "-Xms" + heapMb + "m"), "Restart", "plain", kind, count);
+                if (c == null || p == null) {
                     return;
                 }
+                plain.add(p.figure("plain"));
                 if (!c.lines("check").get(0)[0].equals("true")) {
                     report.skip("recovery of " + count + " " + kind + ": WRONG DATA");
                 }
@@ -151,6 +155,7 @@ final class Micros {
             row.put("seconds_range", Stats.range(found.stream().map(f -> f[3]).toList()));
             row.put("seconds_per_gb", Report.figure(row, "seconds") / Report.figure(row, "mb") * 1000);
             row.put("seconds_per_gb_without_gc", (Report.figure(row, "seconds") - Report.figure(row, "gc_seconds")) / Report.figure(row, "mb") * 1000);
+            row.put("plain_seconds_per_gb", Stats.median(plain) / Report.figure(row, "mb") * 1000);
             row.put("fill_seconds", Double.parseDouble(fill.lines("filled").get(0)[0]));
             report.add("recovery", row);
         } finally {

@@ -5,7 +5,10 @@ import io.towa.Towa;
 import io.towa.TowaOptions;
 import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
+import java.lang.ref.Reference;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * Fills a pool and is killed; opens it again, and is timed.
@@ -13,6 +16,7 @@ import java.nio.file.Path;
  * <pre>
  *   Restart fill POOL strings|small COUNT    ends by killing itself; @filled seconds bytes
  *   Restart open POOL                        @restart objects bytes open_seconds recovery_seconds gc_seconds gcs cpu_seconds   @check true   @end
+ *   Restart plain strings|small COUNT        makes as many such objects, without Towa, with two threads; @plain seconds   @end
  * </pre>
  */
 public final class Restart {
@@ -48,6 +52,10 @@ public final class Restart {
     private Restart() {}
 
     public static void main(String[] args) throws Exception {
+        if (args[0].equals("plain")) {
+            plain(args[1].equals("strings"), Integer.parseInt(args[2]));
+            return;
+        }
         TowaOptions how = TowaOptions.DEFAULT.withCapacity(16L << 30);
         if (args[0].equals("fill")) {
             long began = System.nanoTime();
@@ -86,14 +94,40 @@ public final class Restart {
             Smalls s = new Smalls(count);
             data = s;
             while (s.i < count) {
-                Small small = new Small();
-                small.number = s.i;
-                small.half = s.i / 2;
-                small.other = s.all[s.i / 2];
-                s.all[s.i] = small;
+                s.all[s.i] = small(s.i, s.all[s.i / 2]);
                 s.i++;
             }
         }
+    }
+
+    /** What a recovery cannot do without: the JVM's memory has to be asked from the system and the objects to be made. */
+    private static void plain(boolean strings, int count) throws InterruptedException {
+        long began = System.nanoTime();
+        Object[] all = strings ? new String[count] : new Small[count];
+        List<Thread> threads = new ArrayList<>();
+        for (int part = 0; part < 2; part++) {
+            int from = part * (count / 2);
+            int to = part == 0 ? count / 2 : count;
+            threads.add(Thread.ofPlatform().start(() -> {
+                for (int k = from; k < to; k++) {
+                    all[k] = strings ? Strings.FIXED + k : small(k, (Small) all[Math.max(from, k - 1)]);
+                }
+            }));
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        System.out.println("@plain " + (System.nanoTime() - began) / 1e9);
+        System.out.println("@end");
+        Reference.reachabilityFence(all);
+    }
+
+    private static Small small(int number, Small other) {
+        Small small = new Small();
+        small.number = number;
+        small.half = number / 2;
+        small.other = other;
+        return small;
     }
 
     private static boolean check() {
