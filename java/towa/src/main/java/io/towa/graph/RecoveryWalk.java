@@ -15,8 +15,8 @@ import java.util.List;
  * </pre>
  *
  * Each thread keeps what it has met and not filled; one that has nothing takes from a common heap, to which others give while somebody waits. All
- * wait: the walk is over. Then the same threads make the tables of {@link Replicas}, each whole shards. Large arrays are filled piece by piece, so
- * what is kept stays small.
+ * wait: the walk is over. Then the same threads order what was found by the shards of {@link Replicas} and make their tables. Large arrays are
+ * filled piece by piece, so what is kept stays small.
  *
  * <p>What must always hold: no thread reads the pool outside its used part, whatever a damaged replica says; the first failure ends all.
  */
@@ -31,7 +31,6 @@ final class RecoveryWalk {
 
     private final RecoveryWorker[] workers;
     private final Replicas.Loading[] tables = new Replicas.Loading[Replicas.SHARDS];
-    private final List<List<Found.Chunk>> byShard = new ArrayList<>();
     private volatile Throwable failure;
 
     /** Under the lock of this: work that anybody may take; how many wait for some; whether there will be none. */
@@ -41,7 +40,6 @@ final class RecoveryWalk {
     /** Somebody waits, and there is nothing to take. */
     private volatile boolean hungry;
     private boolean over;
-    private int nextShard;
 
     RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Marks marks, Renames names, long frontier) {
         this.pool = pool;
@@ -197,34 +195,44 @@ final class RecoveryWalk {
 
     // ---- tables
 
+    /** Chunks that are being arranged or are; those that are; shards whose table is made or being made. */
+    private int nextChunk;
+    private int arranged;
+    private int nextShard;
+
+    /** A chunk that nobody arranges yet; null when all are arranged, or something failed. */
+    private synchronized Found.Chunk unarranged() {
+        if (nextChunk < found.chunks()) {
+            return found.chunk(nextChunk++);
+        }
+        while (arranged < found.chunks() && failure == null) {
+            await();
+        }
+        return null;
+    }
+
+    private synchronized void isArranged() {
+        arranged++;
+        if (arranged == found.chunks()) {
+            notifyAll();
+        }
+    }
+
     /** A shard whose table nobody makes yet; -1 if there is none. */
     private synchronized int shard() {
-        if (byShard.isEmpty()) {
-            for (int i = 0; i < Replicas.SHARDS; i++) {
-                byShard.add(new ArrayList<>());
-            }
-            for (int c = 0; c < found.chunks(); c++) {
-                byShard.get(found.chunk(c).shard).add(found.chunk(c));
-            }
-        }
         return nextShard < Replicas.SHARDS ? nextShard++ : -1;
     }
 
+    /** What one thread does of it: all of them arrange chunks, then they make tables. */
     void makeTables() {
+        for (Found.Chunk chunk = unarranged(); chunk != null; chunk = unarranged()) {
+            chunk.arrange();
+            isArranged();
+        }
+        Found.Shard entries = new Found.Shard();
         for (int shard = shard(); shard >= 0 && !failed(); shard = shard()) {
-            List<Found.Chunk> chunks = byShard.get(shard);
-            long entries = 0;
-            for (int c = 0; c < chunks.size(); c++) {
-                entries += chunks.get(c).count;
-            }
-            Replicas.Loading table = new Replicas.Loading(entries);
-            for (int c = 0; c < chunks.size(); c++) {
-                Found.Chunk chunk = chunks.get(c);
-                for (int i = 0; i < chunk.count; i++) {
-                    table.add(chunk.objects[i], chunk.spreads[i], chunk.positions[i]);
-                }
-            }
-            tables[shard] = table;
+            found.gather(shard, entries);
+            tables[shard] = new Replicas.Loading(entries);
         }
     }
 }

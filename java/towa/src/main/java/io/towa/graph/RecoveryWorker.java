@@ -30,7 +30,7 @@ final class RecoveryWorker extends Thread {
     private final Marks marks;
     private final Found found;
     private final long frontier;
-    private final Found.Chunk[] open = new Found.Chunk[Replicas.SHARDS];
+    private Found.Chunk open;
     private long[] work = new long[1024];
     private int size;
     final List<Rehashed> rehashed = new ArrayList<>();
@@ -138,12 +138,16 @@ final class RecoveryWorker extends Thread {
     }
 
     private void fillPiece(Object[] a, long at, ClassMapping c, long index, long piece) {
-        int i = (int) (piece << PIECE_SHIFT);
-        int end = Math.min(a.length, i + (1 << PIECE_SHIFT));
+        int begin = (int) (piece << PIECE_SHIFT);
+        int end = Math.min(a.length, begin + (1 << PIECE_SHIFT));
         if (end < a.length) {
             push(at, index | piece + 1 << Layout.MARK_SHIFT);
         }
-        for (; i < end; i++) {
+        // A large array is old at once, and a single store into it takes the JVM's collector a fence (G1's barrier).
+        boolean large = a.length > 1 << PIECE_SHIFT;
+        Object[] part = large ? (Object[]) java.lang.reflect.Array.newInstance(c.type.getComponentType(), end - begin) : a;
+        int first = large ? begin : 0;
+        for (int i = begin; i < end; i++) {
             long to = Nvm.getLong(at + Layout.DATA + 8L * i);
             if (to != 0) {
                 holderSlot = i;
@@ -151,8 +155,11 @@ final class RecoveryWorker extends Thread {
                 if (c.refTypes[0] != null && c.refFits[0] != reachedClass) {
                     fits(v, c, 0, to);
                 }
-                U.putReference(a, c.info.elementAt(i), v);
+                U.putReference(part, c.info.elementAt(i - first), v);
             }
+        }
+        if (large) {
+            System.arraycopy(part, 0, a, begin, end - begin);
         }
     }
 
@@ -229,7 +236,7 @@ final class RecoveryWorker extends Thread {
             hash = Math.max(1, (int) (at * 0x9E3779B97F4A7C15L >>> 33));
         }
         int spread = Replicas.spread(hash);
-        Found.Chunk chunk = chunk(Replicas.shard(spread));
+        Found.Chunk chunk = open();
         long mine = chunk.nextIndex();
         chunk.prepare(at, spread);
         long index = marks.claim(at, mine);
@@ -261,13 +268,11 @@ final class RecoveryWorker extends Thread {
         return o;
     }
 
-    private Found.Chunk chunk(int shard) {
-        Found.Chunk c = open[shard];
-        if (c == null || c.count == Found.SIZE) {
-            c = found.add(shard);
-            open[shard] = c;
+    private Found.Chunk open() {
+        if (open == null || open.count == Found.SIZE) {
+            open = found.add();
         }
-        return c;
+        return open;
     }
 
     /** Bytes of the replica, which lie within the used part of the pool. */

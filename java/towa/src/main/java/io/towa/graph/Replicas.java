@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.barrier.Header;
 import io.towa.pool.Allocator;
+import java.util.Arrays;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -39,8 +40,12 @@ public final class Replicas {
         int live;
 
         Table(int capacity) {
+            this(capacity, new long[capacity]);
+        }
+
+        Table(int capacity, long[] words) {
             keys = new Object[capacity];
-            words = new long[capacity];
+            this.words = words;
         }
     }
 
@@ -87,31 +92,56 @@ public final class Replicas {
         return spread >>> 26;
     }
 
-    /** The table of one shard, made by one thread and seen by nobody before {@link #install}: recovery's way in, which stays within the cache. */
+    /**
+     * The table of one shard, made by one thread and seen by nobody before {@link #install}: recovery's way in.
+     *
+     * <p>First it is found out where each entry goes, which takes ints alone, then keys are written from the first to the last, many at once: a single reference that
+     * is stored into what is old takes the JVM's collector a fence (G1's barrier), which is most of what an insertion costs.
+     */
     static final class Loading {
+        private static final int MANY = 1 << 10;
         private final Table table;
 
-        Loading(long entries) {
+        Loading(Found.Shard shard) {
+            int entries = shard.count;
             // Two thirds full at most, as an insertion leaves it.
-            table = new Table((int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(entries + entries / 2 + 1) << 1)));
+            int capacity = (int) Math.max(64, Math.min(1 << 30, Long.highestOneBit(entries + (long) entries / 2 + 1) << 1));
+            // Each word is set below.
+            table = new Table(capacity, (long[]) U.allocateUninitializedArray(long.class, capacity));
+            int[] entryAt = places(shard);
+            Object[] part = new Object[Math.min(MANY, capacity)];
+            for (int from = 0; from < capacity; from += part.length) {
+                for (int i = 0; i < part.length; i++) {
+                    int e = entryAt[from + i] - 1;
+                    part[i] = e < 0 ? null : shard.objects[e];
+                    table.words[from + i] = e < 0 ? 0 : shard.positions[e];
+                }
+                System.arraycopy(part, 0, table.keys, from, part.length);
+            }
         }
 
-        /** Enters {@code o}, whose spread hash is {@code spread}; false if it was in. */
-        boolean add(Object o, int spread, long position) {
-            Table t = table;
-            int mask = t.keys.length - 1;
-            int i = spread & mask;
-            for (Object k = t.keys[i]; k != null; k = t.keys[i]) {
-                if (k == o) {
-                    return false;
-                }
-                i = i + 1 & mask;
+        /** For each place of the table, the entry that comes there and 1, or 0. What is in has come first. */
+        private int[] places(Found.Shard shard) {
+            int capacity = table.keys.length;
+            if (capacity > shard.entryAt.length) {
+                shard.entryAt = new int[capacity];
+            } else {
+                Arrays.fill(shard.entryAt, 0, capacity, 0);
             }
-            t.words[i] = position;
-            t.keys[i] = o;
-            t.filled++;
-            t.live++;
-            return true;
+            int[] entryAt = shard.entryAt;
+            int mask = capacity - 1;
+            for (int e = 0; e < shard.count; e++) {
+                int i = shard.spreads[e] & mask;
+                while (entryAt[i] != 0 && shard.objects[entryAt[i] - 1] != shard.objects[e]) {
+                    i = i + 1 & mask;
+                }
+                if (entryAt[i] == 0) {
+                    entryAt[i] = e + 1;
+                    table.filled++;
+                    table.live++;
+                }
+            }
+            return entryAt;
         }
     }
 

@@ -283,8 +283,9 @@ public final class Allocator {
                 kind = chunk.kind[segment & CHUNK - 1];
             }
         }
-        int block = within / SizeClasses.bytes(c);
-        if (kind != 1 + c || within % SizeClasses.bytes(c) != 0 || block >= SizeClasses.blocks(c)) {
+        int size = SizeClasses.bytes(c);
+        int block = within / size;
+        if (kind != 1 + c || block * size != within || block >= SizeClasses.blocks(c)) {
             return false;
         }
         return setBit(chunk.marks, 2 * (segment & CHUNK - 1) + (block >>> 6), 1L << block);
