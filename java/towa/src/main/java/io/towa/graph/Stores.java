@@ -119,7 +119,7 @@ public final class Stores {
                 long word = Replicas.find(o);
                 if (word != 0) {
                     ClassInfo c = ClassInfos.of(o);
-                    slot(o, Replicas.position(word), c, c.slot(fieldId));
+                    slot(o, word, c, c.slot(fieldId));
                 }
                 return;
             } catch (PoolException e) {
@@ -151,7 +151,7 @@ public final class Stores {
             try {
                 long word = Replicas.find(o);
                 if (word != 0) {
-                    slot(o, Replicas.position(word), c, c.slotAt(offset));
+                    slot(o, word, c, c.slotAt(offset));
                 }
                 return;
             } catch (PoolException e) {
@@ -185,9 +185,9 @@ public final class Stores {
                 ClassInfo c = ClassInfos.of(array);
                 long at = Replicas.position(word) + Layout.DATA;
                 int bytes = ClassInfo.bytes(c.element);
-                log(at + (long) from * bytes, (long) n * bytes, c.element == ClassInfo.REFERENCE);
+                log(word, at + (long) from * bytes, (long) n * bytes, c.element == ClassInfo.REFERENCE);
                 for (int i = from; i < from + n; i++) {
-                    mirror(array, c.elementAt(i), at + (long) i * bytes, c.element);
+                    mirror(array, word, c.elementAt(i), at + (long) i * bytes, c.element);
                 }
                 Nvm.writeBack(at + (long) from * bytes, (long) n * bytes);
                 Nvm.fence();
@@ -209,21 +209,22 @@ public final class Stores {
         return Nvm.getInt(at + Layout.CLASS_INDEX) == c.index;
     }
 
-    private static void slot(Object o, long at, ClassInfo c, int slot) {
+    private static void slot(Object o, long word, ClassInfo c, int slot) {
+        long at = Replicas.position(word);
         if (slot < 0 || !hasFields(at, c)) {
             return;
         }
-        mirror(o, c.dram[slot], at + c.nvm[slot], c.types[slot]);
+        mirror(o, word, c.dram[slot], at + c.nvm[slot], c.types[slot]);
         Nvm.writeBack(at + c.nvm[slot], ClassInfo.bytes(c.types[slot]));
         Nvm.fence();
     }
 
     /** Brings one value to the replica, and again while DRAM changes under it. */
-    private static void mirror(Object o, long dram, long at, char type) {
+    private static void mirror(Object o, long word, long dram, long at, char type) {
         int bytes = ClassInfo.bytes(type);
         long bits = current(o, dram, type);
         for (;;) {
-            log(at, bytes, type == ClassInfo.REFERENCE);
+            log(word, at, bytes, type == ClassInfo.REFERENCE);
             Nvm.putBits(at, bits, bytes);
             U.fullFence();
             long now = current(o, dram, type);
@@ -235,8 +236,14 @@ public final class Stores {
         }
     }
 
-    /** Before a store to the pool: the old bytes are logged, if this thread is in a section. */
-    private static void log(long at, long bytes, boolean references) {
+    /**
+     * Before a store to the pool: the old bytes are logged, if this thread is in a section. Not those of a replica that was grey, by {@code word}: what they are until
+     * the copy comes is what lay there before, and the copy has this store, as it has those that the section made while the object was white.
+     */
+    private static void log(long word, long at, long bytes, boolean references) {
+        if ((word & Replicas.GREY) != 0) {
+            return;
+        }
         if (!references) {
             UndoLog.before(at, bytes);
         } else if (UndoLog.beforeReferences(at, bytes)) {
@@ -349,7 +356,7 @@ public final class Stores {
             if (Nvm.getBits(p.at, p.bytes) == bits) {
                 return;
             }
-            log(p.at, p.bytes, p.reference);
+            log(p.word, p.at, p.bytes, p.reference);
             if (p.reference) {
                 Collector.linked(bits);
             }
@@ -403,7 +410,7 @@ public final class Stores {
             }
             at = Replicas.position(word) + c.nvm[slot];
         }
-        log(at, bytes, reference);
+        log(word, at, bytes, reference);
         boolean done = false;
         try {
             Nvm.putBits(at, bits, bytes);
@@ -412,6 +419,7 @@ public final class Stores {
             DurableGraph.stored();
             Stripes.Pending p = Stripes.pending(Stripes.of(Replicas.position(word)));
             p.offset = offset;
+            p.word = word;
             p.at = at;
             p.bytes = bytes;
             p.reference = reference;

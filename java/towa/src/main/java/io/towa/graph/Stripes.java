@@ -14,6 +14,8 @@ final class Stripes {
         /** null: none. */
         Object o;
         long offset;
+        /** The object's, when its replica was stored to. */
+        long word;
         long at;
         int bytes;
         boolean reference;

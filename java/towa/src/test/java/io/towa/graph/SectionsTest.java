@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.towa.Durability;
 import io.towa.TowaException;
 import io.towa.medium.Nvm;
+import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
 import java.nio.file.Path;
@@ -100,6 +101,32 @@ class SectionsTest {
         }
         assertEquals(List.of(), Checker.check(), "and the other thread's store is there");
         assertEquals(4, box.other);
+    }
+
+    /** Another thread's promotion of the object has begun and not copied it yet: what lies in its replica is of something that was freed. */
+    @Test
+    void whatACopyHasYetToReplaceIsNotLogged() {
+        Box grey = new Box();
+        ClassInfo c = ClassInfos.of(grey);
+        Allocator allocator = DurableGraph.allocator();
+        Allocator.Cache cache = allocator.acquire();
+        long replica = allocator.allocate(cache, c.replicaBytes(grey));
+        allocator.release(cache);
+        Nvm.putInt(replica + Layout.CLASS_INDEX, c.index);
+        long reference = replica + c.nvm[c.slotAt(DirectPool.offset(grey, "reference"))];
+        Nvm.putLong(reference, at + 16);
+        System.identityHashCode(grey);
+        assertEquals(0, Replicas.insert(grey, Replicas.grey(replica, 5)));
+        Sections.run(() -> {
+            DirectPool.set(grey, "reference", null);
+            DirectPool.set(grey, "number", 3L);
+            assertEquals(0, Nvm.getLong(reference), "it is mirrored");
+            assertEquals(0, Nvm.getLong(Layout.UNDO));
+            DirectPool.set(box, "number", 4L);
+            assertTrue(Nvm.getLong(Layout.UNDO) != 0);
+        });
+        Replicas.remove(grey);
+        assertEquals(List.of(), Checker.check());
     }
 
     @Test
