@@ -14,13 +14,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::pages::Pages;
+use crate::sys::machine;
 use crate::sys::pagemap::{Pagemap, Query, Region};
 use crate::sys::priority::Urgent;
 
 /// Pages that are looked at in one piece: some 40 us.
 const PIECE: u64 = 16384;
-/// More do not get through the locks of one page table any faster.
-const MOST_HELPERS: usize = 3;
 /// Runs that are nearer to each other than this are looked at together: a call costs as much as so many pages.
 const NEAR: u64 = 128;
 
@@ -94,8 +93,7 @@ impl Sweep {
             return Awake(None);
         }
         if self.helpers.is_empty() {
-            let processors = thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..(processors - 1).min(MOST_HELPERS) {
+            for _ in 0..machine::helpers() {
                 let shared = Arc::clone(&self.shared);
                 let helper = thread::Builder::new().name("towa-sweep".into()).spawn(move || shared.help());
                 self.helpers.extend(helper); // it can be done without

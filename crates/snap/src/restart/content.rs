@@ -19,23 +19,20 @@ use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet};
 use crate::remote::{Call, Stub};
 use crate::store::{Checkpoint, Stretch};
-use crate::sys::memory;
 use crate::sys::ptrace::Tid;
+use crate::sys::{machine, memory};
 
 /// Pages of a part: some milliseconds.
 const PART: u64 = 2048;
 /// Parts from which on threads are worth it.
 const MANY: usize = 4;
-/// More do not get through the locks of one process's memory any faster.
-const MOST_THREADS: usize = 3;
 /// Bytes that a thread has under way: they stay in its processor's cache.
 const UNDER_WAY: usize = 256 << 10;
 
 /// Reads the content of `pages`, which are mapped and can be written to.
 pub fn read(pid: Tid, checkpoint: &Checkpoint, opened: &Opened, stub: &Stub, pages: &PageSet) -> Result<()> {
     let parts = parts(checkpoint, pages);
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    let threads = if parts.len() < MANY { 0 } else { (processors - 1).min(MOST_THREADS) };
+    let threads = if parts.len() < MANY { 0 } else { machine::helpers() };
     share_out(parts.len(), threads, &|part| by_thread(pid, &parts[part]), &mut |part| by_stub(pid, &parts[part], opened, stub))
 }
 

@@ -64,3 +64,9 @@ pub const SYS_ARCH_PRCTL: i64 = 158;
 pub const PR_GET_SPECULATION_CTRL: i32 = 52;
 /// prctl(2)
 pub const PR_SET_SPECULATION_CTRL: i32 = 53;
+
+/// Processors beside the one that this thread runs on: for helpers, of which more than three do not get through the locks of one process's
+/// memory any faster.
+pub(crate) fn helpers() -> usize {
+    std::thread::available_parallelism().map_or(0, |processors| (processors.get() - 1).min(3))
+}

@@ -23,7 +23,7 @@ class FoundTest {
         return all;
     }
 
-    private static Found found(List<Object> objects) {
+    private static Found arranged(List<Object> objects) {
         Found found = new Found();
         Found.Chunk chunk = found.add();
         for (int i = 0; i < objects.size(); i++) {
@@ -34,16 +34,16 @@ class FoundTest {
             chunk.prepare(16L * (i + 1), Replicas.spread(System.identityHashCode(objects.get(i))));
             chunk.publish(objects.get(i));
         }
+        for (int c = 0; c < found.chunks(); c++) {
+            found.chunk(c).arrange();
+        }
         return found;
     }
 
     @Test
     void everyEntryIsInItsShard() {
         List<Object> objects = objects();
-        Found found = found(objects);
-        for (int c = 0; c < found.chunks(); c++) {
-            found.chunk(c).arrange();
-        }
+        Found found = arranged(objects);
         Found.Shard shard = new Found.Shard();
         boolean[] seen = new boolean[OBJECTS];
         int entries = 0;
@@ -64,10 +64,7 @@ class FoundTest {
     @Test
     void everyObjectIsInItsTable() {
         List<Object> objects = objects();
-        Found found = found(objects);
-        for (int c = 0; c < found.chunks(); c++) {
-            found.chunk(c).arrange();
-        }
+        Found found = arranged(objects);
         Found.Shard shard = new Found.Shard();
         Replicas.Loading[] tables = new Replicas.Loading[Replicas.SHARDS];
         for (int s = 0; s < tables.length; s++) {
