@@ -15,6 +15,9 @@ public final class Header {
     /** 31 bits at shift 11: the same for ordinary and compact object headers of JDK 25. */
     static final int SHIFT = 11;
     static final long MASK = 0x7fffffffL << SHIFT;
+    /** How it is locked; what that is for nobody's lock. */
+    private static final long LOCK = 3;
+    private static final long UNLOCKED = 1;
 
     private Header() {}
 
@@ -24,9 +27,14 @@ public final class Header {
         return (U.getLong(o, 0L) & MASK) != 0;
     }
 
-    /** Gives {@code o} the mark. */
-    public static void mark(Object o) {
-        System.identityHashCode(o);
+    /**
+     * Gives {@code o} this identity hash, and so the mark.
+     *
+     * @return false, and nothing has happened, if it has one, or a lock in use lets nobody see whether it has, or another thread was first
+     */
+    public static boolean give(Object o, int hash) {
+        long header = U.getLong(o, 0L);
+        return (header & (LOCK | MASK)) == UNLOCKED && U.compareAndSetLong(o, 0L, header, header | (long) hash << SHIFT);
     }
 
     /** null if the header of this virtual machine is what {@link #marked} takes it for, otherwise what is wrong. */
@@ -42,7 +50,7 @@ public final class Header {
             }
         }
         Object inflated = new Object();
-        mark(inflated);
+        if (!give(inflated, 0x2a5a5a5a) || System.identityHashCode(inflated) != 0x2a5a5a5a) return "an object does not keep the identity hash that it is given";
         synchronized (inflated) {
             try {
                 inflated.wait(1);
@@ -51,6 +59,7 @@ public final class Header {
             }
             if (!marked(inflated)) return "an object with an inflated lock shows no hash";
         }
+        if (give(inflated, 1) || System.identityHashCode(inflated) != 0x2a5a5a5a) return "an object that has an identity hash does not keep it";
         return marked(inflated) ? null : "an object whose lock was inflated shows no hash";
     }
 

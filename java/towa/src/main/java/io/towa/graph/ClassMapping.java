@@ -102,6 +102,10 @@ final class ClassMapping {
         }
     }
 
+    int index() {
+        return record.index();
+    }
+
     /** Before the first instance. */
     void require() {
         if (fault != null) {

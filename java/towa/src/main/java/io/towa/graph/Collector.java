@@ -195,6 +195,7 @@ public final class Collector {
                 Nvm.putLongDurably(Layout.CYCLE, next);
                 DurableGraph.cycle(next);
                 allocator.sweep();
+                Replicas.dropFree(allocator);
                 cycles++;
             } else {
                 allocator.unmark();

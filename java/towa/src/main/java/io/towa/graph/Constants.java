@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import java.lang.reflect.Field;
@@ -88,6 +89,10 @@ final class Constants {
 
     /** The name under which {@code o} is known; null if it is no sentinel. */
     static String name(Object o) {
+        if (!Header.marked(o)) {
+            // All sentinels have an identity hash since they were entered; what is new is not to get one here.
+            return null;
+        }
         for (int i = System.identityHashCode(o) & OBJECTS.length - 1; OBJECTS[i] != null; i = i + 1 & OBJECTS.length - 1) {
             if (OBJECTS[i] == o) {
                 return NAMES[i];

@@ -193,9 +193,9 @@ final class Promotion extends Batches.Batch {
     private void settle(boolean good) {
         for (int i = 0; i < count; i++) {
             if (good) {
-                Replicas.set(objects[i], at[i]);
+                Replicas.blue(objects[i], at[i]);
             } else {
-                Replicas.remove(objects[i]);
+                Replicas.remove(objects[i], at[i]);
             }
         }
         if (good) {
@@ -231,15 +231,14 @@ final class Promotion extends Batches.Batch {
         }
         ClassInfo as = DurableGraph.constantOrSelf(o, info);
         DurableGraph.prepare(as, o);
-        // The identity hash enters the header here: from now on writers see the mark.
-        int hash = System.identityHashCode(o);
         long bytes = as.form == Layout.FORM_OBJECT || as.form == Layout.FORM_ARRAY ? as.replicaBytes(o) : Constants.replicaBytes(o, as);
         long position = DurableGraph.allocator().allocate(cache, bytes);
         if (count == objects.length) {
             // Before the object is entered: one that is grey and in nobody's list would stay so.
             grow();
         }
-        long had = Replicas.insert(o, Replicas.grey(position, slot));
+        // The identity hash enters the header here: from now on writers see the mark.
+        long had = Replicas.insert(o, Replicas.grey(position, slot), bytes);
         if (had != 0) {
             return had;
         }
@@ -252,7 +251,7 @@ final class Promotion extends Batches.Batch {
         Nvm.putInt(position + Layout.CLASS_INDEX, as.index);
         Nvm.putInt(position + Layout.STAMP, DurableGraph.cycle());
         Nvm.putLong(position + Layout.MARK, 0);
-        Nvm.putInt(position + Layout.HASH, hash);
+        Nvm.putInt(position + Layout.HASH, System.identityHashCode(o));
         Nvm.putInt(position + Layout.LENGTH, length);
         if (as.form != Layout.FORM_OBJECT && as.form != Layout.FORM_ARRAY) {
             Constants.write(position, o, as);

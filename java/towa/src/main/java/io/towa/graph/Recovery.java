@@ -22,11 +22,11 @@ import jdk.internal.misc.Unsafe;
  * Brings the objects of a pool back (RBP, chapter 5).
  *
  * <pre>
- *   classes of roots initialised | class records mapped | mark number bumped | walk: objects made and filled, blocks adopted
+ *   classes of roots initialised | class records mapped | walk: objects made and filled, blocks adopted
  *   | tables of replicas | barriers turned on | blocks not adopted are free | what a crash left half done is repaired | all roots set
  * </pre>
  *
- * What must always hold: until the walk is whole, nothing but marks changes in the file, and no static field; so a failure, or a crash, leaves
+ * What must always hold: until the walk is whole, nothing changes in the file, and no static field; so a failure, or a crash, leaves
  * the pool as it was, and the next recovery finds the same. The static fields of all roots are set together, at the very end.
  */
 final class Recovery {
@@ -58,19 +58,18 @@ final class Recovery {
         Renames names = new Renames(options.renamed(), options.loader());
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
-        Marks marks = Marks.begin(pool.name(), frontier);
-        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, marks, names, frontier);
+        checkMarkNumber(pool.name());
+        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, names, frontier);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
         walkFrom(walk, roots);
         long walkEnd = System.nanoTime();
-        Marks.end(walk.found);
         Repairs repairs = repair(pool.name(), walk);
         turnOn(mappings);
         boolean rewritten = changed(mappings);
         if (rewritten) {
             makeRoots(roots);
-            Rewrite.run(allocator, classes, roots, walk.found.size());
+            Rewrite.run(allocator, classes, roots, walk.objects());
         } else {
             walk.install();
             allocator.sweep();
@@ -81,7 +80,7 @@ final class Recovery {
         }
         setFields(roots);
         long end = System.nanoTime();
-        last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.found.size(),
+        last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.objects(),
             allocator.usedBytes(), rewritten);
         if (Events.ended(event)) {
             Events.recovery(event, pool.name(), last.objects, last.bytes, large ? (long) (last.gcSeconds * 1e9) : -1, rewritten);
@@ -287,6 +286,13 @@ final class Recovery {
             }
         }
         return all;
+    }
+
+    private static void checkMarkNumber(String pool) {
+        long number = Nvm.getLong(Layout.MARK_NUMBER);
+        if (number < 1 || number > Layout.MAX_MARK_NUMBER) {
+            throw new PoolException(Reason.DAMAGED, pool + ": mark number " + number + " is none; restore the file from a copy");
+        }
     }
 
     private static void adoptRecords(String pool, Allocator allocator, List<Records.ClassRecord> classes) {

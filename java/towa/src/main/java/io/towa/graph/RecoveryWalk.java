@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -11,12 +12,11 @@ import java.util.List;
  * The walk over all replicas that the roots reach, by several threads: what they share.
  *
  * <pre>
- *   a replica is    met: claimed by a mark, object made, identity hash given     |     filled: values set, referents met
+ *   a replica is    met: object made, with its primitives and identity hash, and first in the replica's slot     |     filled: references set
  * </pre>
  *
  * Each thread keeps what it has met and not filled; one that has nothing takes from a common heap, to which others give while somebody waits. All
- * wait: the walk is over. Then the same threads order what was found by the shards of {@link Replicas} and make their tables. Large arrays are
- * filled piece by piece, so what is kept stays small.
+ * wait: the walk is over. Large arrays are filled piece by piece, so what is kept stays small.
  *
  * <p>What must always hold: no thread reads the pool outside its used part, whatever a damaged replica says; the first failure ends all.
  */
@@ -24,13 +24,14 @@ final class RecoveryWalk {
     final String pool;
     final Allocator allocator;
     final ClassMapping[] mappings;
-    final Marks marks;
     final Renames names;
     final long frontier;
-    final Found found = new Found();
+    /** What has been met: while the walk runs, every object; then those whose identity hash leads there. */
+    final PositionTable met = new PositionTable();
 
     private final RecoveryWorker[] workers;
-    private final Replicas.Loading[] tables = new Replicas.Loading[Replicas.SHARDS];
+    private final Object[] turns = new Object[64];
+    private IdentityTable strays;
     private volatile Throwable failure;
 
     /** Under the lock of this: work that anybody may take; how many wait for some; whether there will be none. */
@@ -41,13 +42,15 @@ final class RecoveryWalk {
     private volatile boolean hungry;
     private boolean over;
 
-    RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Marks marks, Renames names, long frontier) {
+    RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, long frontier) {
         this.pool = pool;
         this.allocator = allocator;
         this.mappings = mappings;
-        this.marks = marks;
         this.names = names;
         this.frontier = frontier;
+        for (int i = 0; i < turns.length; i++) {
+            turns[i] = new Object();
+        }
         workers = new RecoveryWorker[Math.max(1, Runtime.getRuntime().availableProcessors())];
         for (int i = 0; i < workers.length; i++) {
             workers[i] = new RecoveryWorker(this);
@@ -93,7 +96,21 @@ final class RecoveryWalk {
 
     /** What was made is seen as durable from now on. */
     void install() {
-        Replicas.install(tables);
+        Replicas.install(met, objects() - strays.size(), strays);
+    }
+
+    /** Objects that were made. */
+    long objects() {
+        long n = 0;
+        for (int i = 0; i < workers.length; i++) {
+            n += workers[i].made;
+        }
+        return n;
+    }
+
+    /** For whoever makes the large object at {@code at}. */
+    Object turn(long at) {
+        return turns[(int) (at / Layout.SEGMENT) & turns.length - 1];
     }
 
     /** What has another identity hash than the saved one. */
@@ -149,7 +166,7 @@ final class RecoveryWalk {
         return hungry;
     }
 
-    /** Gives the first {@code n} longs of {@code work} to whoever waits. */
+    /** Gives the first {@code n} items of {@code work} to whoever waits. */
     synchronized void give(long[] work, int n) {
         if (heapSize + n > heap.length) {
             heap = Arrays.copyOf(heap, Math.max(2 * heap.length, heapSize + n));
@@ -176,8 +193,7 @@ final class RecoveryWalk {
             return 0;
         }
         waiting--;
-        // An even number: an item is two longs.
-        int n = Math.min(into.length, Math.max(2, heapSize / workers.length & -2));
+        int n = Math.min(into.length, Math.max(1, heapSize / workers.length));
         System.arraycopy(heap, heapSize - n, into, 0, n);
         heapSize -= n;
         hungry = heapSize == 0 && waiting > 0;
@@ -193,46 +209,15 @@ final class RecoveryWalk {
         }
     }
 
-    // ---- tables
-
-    /** Chunks that are being arranged or are; those that are; shards whose table is made or being made. */
-    private int nextChunk;
-    private int arranged;
-    private int nextShard;
-
-    /** A chunk that nobody arranges yet; null when all are arranged, or something failed. */
-    private synchronized Found.Chunk unarranged() {
-        if (nextChunk < found.chunks()) {
-            return found.chunk(nextChunk++);
+    /** The table for objects that cannot be found by their positions; made when all have been met. */
+    synchronized IdentityTable strays() {
+        if (strays == null) {
+            long n = 0;
+            for (int i = 0; i < workers.length; i++) {
+                n += workers[i].strays();
+            }
+            strays = new IdentityTable(n);
         }
-        while (arranged < found.chunks() && failure == null) {
-            await();
-        }
-        return null;
-    }
-
-    private synchronized void isArranged() {
-        arranged++;
-        if (arranged == found.chunks()) {
-            notifyAll();
-        }
-    }
-
-    /** A shard whose table nobody makes yet; -1 if there is none. */
-    private synchronized int shard() {
-        return nextShard < Replicas.SHARDS ? nextShard++ : -1;
-    }
-
-    /** What one thread does of it: all of them arrange chunks, then they make tables. */
-    void makeTables() {
-        for (Found.Chunk chunk = unarranged(); chunk != null; chunk = unarranged()) {
-            chunk.arrange();
-            isArranged();
-        }
-        Found.Shard entries = new Found.Shard();
-        for (int shard = shard(); shard >= 0 && !failed(); shard = shard()) {
-            found.gather(shard, entries);
-            tables[shard] = new Replicas.Loading(entries);
-        }
+        return strays;
     }
 }

@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.medium.Nvm;
+import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -12,13 +13,17 @@ import jdk.internal.misc.Unsafe;
 /**
  * One thread of the walk: makes objects, fills them.
  *
- * <p>An item of work is two longs: the replica's position, and the object's index with the piece of an array that comes next. Objects without
- * references are filled when they are made and are no work.
+ * <p>An item of work is a replica's position, with the piece of its array that comes next. An object is no work if all it refers to has been met, or is
+ * without references itself: then it is filled when it is made.
  */
 final class RecoveryWorker extends Thread {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final int PIECE_SHIFT = 10;
-    private static final long INDEX = (1L << Layout.MARK_SHIFT) - 1;
+    /** An item of work: position / 16 in the lower bits, the piece in the upper. */
+    private static final int PIECES_SHIFT = 40;
+    private static final long POSITION = (1L << PIECES_SHIFT) - 1;
+    /** Replicas that two threads are not to make at once, for one of the objects would be in vain: more bytes than that. */
+    private static final int LARGE = Layout.SEGMENT;
     private static final int HASH_SHIFT = 11;
     private static final long HASH_MASK = 0x7fffffffL << HASH_SHIFT;
 
@@ -27,14 +32,18 @@ final class RecoveryWorker extends Thread {
 
     private final RecoveryWalk walk;
     private final ClassMapping[] mappings;
-    private final Marks marks;
-    private final Found found;
+    private final PositionTable met;
+    private final Allocator allocator;
     private final long frontier;
-    private Found.Chunk open;
     private long[] work = new long[1024];
     private int size;
     final List<Rehashed> rehashed = new ArrayList<>();
     final List<Object> suspects = new ArrayList<>();
+    /** Objects that this thread has made. */
+    long made;
+    /** Of them, those whose identity hash does not lead to their replica, and where that is. */
+    private final List<Object> strays = new ArrayList<>();
+    private long[] strayAt = new long[16];
     boolean interruptedWhileWaiting;
 
     /** For messages: whose reference is being followed. */
@@ -49,8 +58,8 @@ final class RecoveryWorker extends Thread {
         super(null, null, "towa-recovery", 0, false);
         this.walk = walk;
         mappings = walk.mappings;
-        marks = walk.marks;
-        found = walk.found;
+        met = walk.met;
+        allocator = walk.allocator;
         frontier = walk.frontier;
     }
 
@@ -66,11 +75,11 @@ final class RecoveryWorker extends Thread {
         try {
             do {
                 while (size > 0) {
-                    if (walk.hungry() && size > 2) {
+                    if (walk.hungry() && size > 1) {
                         giveHalf();
                     }
-                    size -= 2;
-                    step(work[size], work[size + 1]);
+                    size--;
+                    step((work[size] & POSITION) << 4, work[size] >>> PIECES_SHIFT);
                     if (walk.failed()) {
                         return;
                     }
@@ -78,7 +87,7 @@ final class RecoveryWorker extends Thread {
                 size = walk.take(work);
             } while (size > 0);
             if (!walk.failed()) {
-                walk.makeTables();
+                enterStrays();
             }
         } catch (Throwable e) {
             walk.fail(e);
@@ -91,41 +100,50 @@ final class RecoveryWorker extends Thread {
 
     /** The older half: nearer to the roots, so more hangs on it. */
     private void giveHalf() {
-        int n = size / 2 & -2;
+        int n = size / 2;
         walk.give(work, n);
         System.arraycopy(work, n, work, 0, size - n);
         size -= n;
     }
 
-    private void push(long at, long rest) {
+    private void push(long at, long piece) {
         if (size == work.length) {
             work = Arrays.copyOf(work, 2 * size);
         }
-        work[size] = at;
-        work[size + 1] = rest;
-        size += 2;
+        work[size++] = at >>> 4 | piece << PIECES_SHIFT;
     }
 
-    private void step(long at, long rest) {
-        long index = rest & INDEX;
-        Object o = found.chunk(index >>> Found.SHIFT).object((int) index & Found.SIZE - 1);
+    private void step(long at, long piece) {
+        Object o = met.get(at);
         ClassMapping c = mappings[Nvm.getInt(at + Layout.CLASS_INDEX)];
-        holderAt = at;
-        holder = c;
         if (c.form == Layout.FORM_OBJECT) {
-            fillReferences(o, at, c);
+            fillReferences(o, at, c, false);
         } else {
-            fillPiece((Object[]) o, at, c, index, rest >>> Layout.MARK_SHIFT);
+            fillPiece((Object[]) o, at, c, piece);
         }
     }
 
-    private void fillReferences(Object o, long at, ClassMapping c) {
+    /**
+     * Sets the references of {@code o}.
+     *
+     * @param atHand stop where one leads to what has not been met and has references: without that nothing is met through what is met here, and so on
+     * @return whether all are set
+     */
+    private boolean fillReferences(Object o, long at, ClassMapping c, boolean atHand) {
         int[] from = c.refNvm;
         for (int i = 0; i < from.length; i++) {
             long to = Nvm.getLong(at + from[i]);
             if (to != 0) {
+                holderAt = at;
+                holder = c;
                 holderSlot = i;
-                Object v = reach(to);
+                Object v = known(to);
+                if (v == null) {
+                    if (atHand && !isLeaf(to)) {
+                        return false;
+                    }
+                    v = meet(to);
+                }
                 if (c.refTypes[i] != null && c.refFits[i] != reachedClass) {
                     fits(v, c, i, to);
                 }
@@ -135,13 +153,20 @@ final class RecoveryWorker extends Thread {
         if (c.isString) {
             checkString(o, at);
         }
+        return true;
     }
 
-    private void fillPiece(Object[] a, long at, ClassMapping c, long index, long piece) {
+    /** Whether what is at {@code to}, if it is an object, has no references: so meeting it meets nothing else. */
+    private boolean isLeaf(long to) {
+        ClassMapping c = mapping(to);
+        return c.form <= Layout.FORM_ARRAY && c.refTypes.length == 0;
+    }
+
+    private void fillPiece(Object[] a, long at, ClassMapping c, long piece) {
         int begin = (int) (piece << PIECE_SHIFT);
         int end = Math.min(a.length, begin + (1 << PIECE_SHIFT));
         if (end < a.length) {
-            push(at, index | piece + 1 << Layout.MARK_SHIFT);
+            push(at, piece + 1);
         }
         // A large array is old at once, and a single store into it takes the JVM's collector a fence (G1's barrier).
         boolean large = a.length > 1 << PIECE_SHIFT;
@@ -150,6 +175,8 @@ final class RecoveryWorker extends Thread {
         for (int i = begin; i < end; i++) {
             long to = Nvm.getLong(at + Layout.DATA + 8L * i);
             if (to != 0) {
+                holderAt = at;
+                holder = c;
                 holderSlot = i;
                 Object v = reach(to);
                 if (c.refTypes[0] != null && c.refFits[0] != reachedClass) {
@@ -161,6 +188,11 @@ final class RecoveryWorker extends Thread {
         if (large) {
             System.arraycopy(part, 0, a, begin, end - begin);
         }
+    }
+
+    /** Whether a replica may begin at {@code at}: what it says can be read. */
+    private boolean isPlace(long at) {
+        return (at & 15) == 0 && at >= Layout.HEAP && at <= frontier - Layout.DATA;
     }
 
     /** The referent fits the type, and so will others of its class: of a constant the class in the record says nothing. */
@@ -176,103 +208,148 @@ final class RecoveryWorker extends Thread {
 
     /** The object of the replica at {@code at}, made if nobody has; its class' index in {@link #reachedClass}. */
     private Object reach(long at) {
-        if ((at & 15) != 0 || at < Layout.HEAP || at > frontier - Layout.DATA) {
+        Object o = known(at);
+        return o != null ? o : meet(at);
+    }
+
+    /** As {@link #reach}; null if nobody has made it. */
+    private Object known(long at) {
+        if (!isPlace(at)) {
             throw damaged(at, "is no place of an object");
         }
-        long index = marks.find(at);
-        if (index < 0) {
-            return meet(at);
+        Object o = met.get(at);
+        if (o != null) {
+            // The slot is that of the block, wherever in it the reference leads.
+            if (!allocator.begins(at)) {
+                throw damaged(at, "lies in the midst of another");
+            }
+            reachedClass = Nvm.getInt(at + Layout.CLASS_INDEX);
         }
-        reachedClass = Nvm.getInt(at + Layout.CLASS_INDEX);
-        return known(at, index);
+        return o;
     }
 
-    private Object known(long at, long index) {
-        Found.Chunk chunk = found.chunk(index >>> Found.SHIFT);
-        int i = (int) index & Found.SIZE - 1;
-        if (chunk == null || chunk.position(i) != at) {
-            throw damaged(at, "bears a mark that nobody made");
-        }
-        for (int spins = 0;; spins++) {
-            Object o = chunk.object(i);
-            if (o != null) {
-                return o;
-            }
-            if (walk.failed()) {
-                throw new IllegalStateException("another thread failed");
-            }
-            if (spins < 100) {
-                Thread.onSpinWait();
-            } else {
-                Thread.yield();
-            }
-        }
-    }
-
-    private Object meet(long at) {
+    private ClassMapping mapping(long at) {
         int classIndex = Nvm.getInt(at + Layout.CLASS_INDEX);
         ClassMapping c = classIndex > 0 && classIndex < mappings.length ? mappings[classIndex] : null;
         if (c == null) {
             throw damaged(at, "has class " + classIndex + ", of which there is no record");
         }
-        reachedClass = classIndex;
         if (!c.reached) {
             c.require();
         }
+        return c;
+    }
+
+    /** Makes the object of the replica at {@code at}, if no other thread is first. */
+    private Object meet(long at) {
+        ClassMapping c = mapping(at);
+        reachedClass = c.index();
         long bytes = bytes(at, c);
-        int hash = Nvm.getInt(at + Layout.HASH);
-        if (hash < 0) {
-            throw damaged(at, "has identity hash " + hash);
-        }
-        Object constant = null;
-        if (c.form > Layout.FORM_ARRAY) {
-            constant = constant(at, c);
-            if (hash != 0) {
-                restoreHash(constant, hash);
-            }
-            hash = System.identityHashCode(constant);
-        } else if (hash == 0) {
-            // Nobody asked for it, but barriers know durable objects by it. Whichever thread gets to make the object, it is the same.
-            hash = Math.max(1, (int) (at * 0x9E3779B97F4A7C15L >>> 33));
-        }
-        int spread = Replicas.spread(hash);
-        Found.Chunk chunk = open();
-        long mine = chunk.nextIndex();
-        chunk.prepare(at, spread);
-        long index = marks.claim(at, mine);
-        if (index != mine) {
-            return known(at, index);
-        }
-        if (!walk.allocator.adopt(at, bytes)) {
+        if (!allocator.fits(at, bytes)) {
             throw damaged(at, "of class " + c.record.name() + " with " + bytes + " bytes overlaps something else");
         }
-        if (constant != null) {
-            if (Nvm.getInt(at + Layout.HASH) != hash) {
-                rehashed.add(new Rehashed(constant, at, Nvm.getInt(at + Layout.HASH)));
-            }
-            chunk.publish(constant);
-            return constant;
+        int saved = Nvm.getInt(at + Layout.HASH);
+        if (saved < 0) {
+            throw damaged(at, "has identity hash " + saved);
         }
-        Object o = make(at, c);
-        giveHash(o, hash);
-        if (Nvm.getInt(at + Layout.HASH) == 0) {
-            rehashed.add(new Rehashed(o, at, 0));
+        if (bytes <= LARGE) {
+            return meet(at, bytes, c, saved);
+        }
+        synchronized (walk.turn(at)) {
+            Object o = met.get(at);
+            return o != null ? o : meet(at, bytes, c, saved);
+        }
+    }
+
+    private Object meet(long at, long bytes, ClassMapping c, int saved) {
+        int leads = PositionTable.hashAt(at);
+        Object o;
+        int hash = saved;
+        if (c.form > Layout.FORM_ARRAY) {
+            o = constant(at, c);
+            if (saved != 0) {
+                restoreHash(o, saved);
+            }
+            hash = System.identityHashCode(o);
+        } else {
+            if (saved == 0) {
+                // Nobody asked for it, but barriers know durable objects by it.
+                hash = leads != 0 ? leads : Math.max(1, (int) (at * 0x9E3779B97F4A7C15L >>> 33));
+            }
+            o = make(at, c);
+            giveHash(o, hash);
+        }
+        Object first = met.claim(at, bytes, o);
+        if (first != null) {
+            return first;
+        }
+        if (!allocator.mark(at)) {
+            throw damaged(at, "is a record of the pool");
+        }
+        made++;
+        if (hash != leads) {
+            stray(o, at);
+        }
+        if (hash != saved) {
+            rehashed.add(new Rehashed(o, at, saved));
+        }
+        if (c.form > Layout.FORM_ARRAY) {
+            return o;
         }
         if (c.suspect) {
             suspects.add(o);
         }
-        chunk.publish(o);
-        if (c.refTypes.length != 0) {
-            push(at, mine);
+        if (c.refTypes.length != 0 && !filled(o, at, c)) {
+            push(at, 0);
         }
         return o;
     }
 
-    private Found.Chunk open() {
-        if (open == null || open.count == Found.SIZE) {
-            open = found.add();
+    /** Fills {@code o} if what it refers to is at hand. */
+    private boolean filled(Object o, long at, ClassMapping c) {
+        if (c.form == Layout.FORM_ARRAY) {
+            return false;
         }
-        return open;
+        long through = holderAt;
+        ClassMapping of = holder;
+        int slot = holderSlot;
+        int reached = reachedClass;
+        boolean all = fillReferences(o, at, c, true);
+        holderAt = through;
+        holder = of;
+        holderSlot = slot;
+        reachedClass = reached;
+        return all;
+    }
+
+    // ---- strays
+
+    private void stray(Object o, long at) {
+        if (strays.size() == strayAt.length) {
+            strayAt = Arrays.copyOf(strayAt, 2 * strayAt.length);
+        }
+        strayAt[strays.size()] = at;
+        strays.add(o);
+    }
+
+    int strays() {
+        return strays.size();
+    }
+
+    /** The walk is over: what cannot be found by its position is not there any more, but in the other table. */
+    private void enterStrays() {
+        for (int i = 0; i < strays.size(); i++) {
+            met.set(strayAt[i], null);
+        }
+        IdentityTable table = walk.strays();
+        for (int i = 0; i < strays.size(); i++) {
+            Object o = strays.get(i);
+            int hash = System.identityHashCode(o);
+            // Two replicas may stand for one constant.
+            if (met.get(PositionTable.positionOf(hash)) != o) {
+                table.insert(o, hash, strayAt[i]);
+            }
+        }
     }
 
     /** Bytes of the replica, which lie within the used part of the pool. */

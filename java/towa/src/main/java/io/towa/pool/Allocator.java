@@ -221,6 +221,18 @@ public final class Allocator {
             && chunk((int) (at / Layout.SEGMENT)).kind[(int) (at / Layout.SEGMENT) & CHUNK - 1] != FREE;
     }
 
+    /** Whether the segment at {@code at} has no block. */
+    public boolean isFree(long at) {
+        int segment = (int) (at / Layout.SEGMENT);
+        return chunk(segment).kind[segment & CHUNK - 1] == FREE;
+    }
+
+    /** Bytes of each block in the segment at {@code at}, which has blocks of a size class. */
+    public int blockBytes(long at) {
+        int segment = (int) (at / Layout.SEGMENT);
+        return SizeClasses.bytes(chunk(segment).kind[segment & CHUNK - 1] - 1);
+    }
+
     /** Where the block begins in which {@code at} lies. */
     public long blockAt(long at) {
         int segment = (int) (at / Layout.SEGMENT);
@@ -262,17 +274,15 @@ public final class Allocator {
     }
 
     /**
-     * Recovery's mark: the segment's class follows from the size of what was found there.
-     *
-     * @return false if the block does not fit what was found in its segment before: the pool is damaged
+     * Recovery: whether a block of {@code bytes} bytes can begin at {@code at}, by what was found in its segment before; of what is found there first follows the
+     * segment's class.
      */
-    public boolean adopt(long at, long bytes) {
+    public boolean fits(long at, long bytes) {
         int segment = (int) (at / Layout.SEGMENT);
         int c = SizeClasses.of(bytes);
         if (c < 0) {
-            return adoptLarge(at, bytes, segment);
+            return fitsLarge(at, bytes, segment);
         }
-        int within = (int) (at % Layout.SEGMENT);
         Chunk chunk = chunk(segment);
         byte kind = chunk.kind[segment & CHUNK - 1];
         if (kind == FREE) {
@@ -283,18 +293,16 @@ public final class Allocator {
                 kind = chunk.kind[segment & CHUNK - 1];
             }
         }
-        int size = SizeClasses.bytes(c);
-        int block = within / size;
-        if (kind != 1 + c || block * size != within || block >= SizeClasses.blocks(c)) {
-            return false;
-        }
-        return setBit(chunk.marks, 2 * (segment & CHUNK - 1) + (block >>> 6), 1L << block);
+        return kind == 1 + c && SizeClasses.block(c, (int) at & Layout.SEGMENT - 1) >= 0;
     }
 
-    private synchronized boolean adoptLarge(long at, long bytes, int first) {
+    private synchronized boolean fitsLarge(long at, long bytes, int first) {
         int n = Math.toIntExact((bytes + Layout.SEGMENT - 1) / Layout.SEGMENT);
         if (at % Layout.SEGMENT != 0 || first + n > top) {
             return false;
+        }
+        if (chunk(first).kind[first & CHUNK - 1] == LARGE) {
+            return chunk(first).used[2 * (first & CHUNK - 1)] == n;
         }
         for (int s = first; s < first + n; s++) {
             if (chunk(s).kind[s & CHUNK - 1] != FREE) {
@@ -302,7 +310,24 @@ public final class Allocator {
             }
         }
         large(first, n);
-        return setBit(chunk(first).marks, 2 * (first & CHUNK - 1), 1);
+        return true;
+    }
+
+    /** Recovery: whether a block that fits would begin at {@code at}, whatever its size. */
+    public boolean begins(long at) {
+        int segment = (int) (at / Layout.SEGMENT);
+        int kind = chunk(segment).kind[segment & CHUNK - 1];
+        int within = (int) at & Layout.SEGMENT - 1;
+        return kind == LARGE ? within == 0 : kind != FREE && kind != LARGE_REST && SizeClasses.block(kind - 1, within) >= 0;
+    }
+
+    /**
+     * Recovery: as {@link #fits}, and the block is {@linkplain #mark marked}.
+     *
+     * @return false if it does not fit, or is marked already: the pool is damaged
+     */
+    public boolean adopt(long at, long bytes) {
+        return fits(at, bytes) && mark(at);
     }
 
     private static boolean setBit(long[] words, int i, long bit) {

@@ -17,7 +17,7 @@ public final class Layout {
 
     /** End of the used segments; only grows. */
     public static final long FRONTIER = 8192;
-    /** Number of the recovery: marks that bear another are stale. */
+    /** See {@link #MAX_MARK_NUMBER}; 1 in a new pool. */
     public static final long MARK_NUMBER = 8200;
     /** Cycle of the collector: the stamp of new replicas. */
     public static final long CYCLE = 8208;
@@ -36,8 +36,7 @@ public final class Layout {
     public static final int LENGTH = 20;
     public static final int DATA = 24;
 
-    /** Mark: mark number in the upper bits, index of the recovered object in the lower. */
-    public static final int MARK_SHIFT = 36;
+    /** Recoveries of other builds mark what they meet with their numbers. Nothing here does; a number that is none is a sign of damage. */
     public static final long MAX_MARK_NUMBER = (1L << 28) - 1;
     public static final int MAX_CYCLE = (1 << 28) - 1;
 

@@ -124,6 +124,34 @@ class CollectorTest {
         assertFalse(DurableGraph.allocator().marked(at[1]));
     }
 
+    /** Segments come back as those of another size: what is known of who was in them is of the old one. */
+    @Test
+    void segmentsChangeTheirSize() {
+        Object[] table = new Object[2000];
+        DirectPool.setRoot(table);
+        byte[][] old = new byte[table.length][];
+        for (int bytes : new int[] {8, 1000, 100, 5000, 40, 8}) {
+            for (int i = 0; i < table.length; i++) {
+                DirectPool.set(table, i, new byte[bytes]);
+            }
+            agrees();
+            for (int i = 0; i < table.length; i++) {
+                assertTrue(Replicas.durable(table[i]));
+                assertTrue(old[i] == null || !Replicas.durable(old[i]));
+                old[i] = (byte[]) table[i];
+                DirectPool.set(table, i, (Object) null);
+            }
+            Collector.collect();
+            assertEquals(1, Replicas.size());
+        }
+        // And objects that were durable are so again, beside others that lie where they did.
+        for (int i = 0; i < table.length; i++) {
+            DirectPool.set(table, i, i % 2 == 0 ? old[i] : new byte[8]);
+        }
+        agrees();
+        assertEquals(1 + table.length, Replicas.size());
+    }
+
     @Test
     void churnDoesNotGrowTheFile() {
         Entry[] table = new Entry[1 << 12];

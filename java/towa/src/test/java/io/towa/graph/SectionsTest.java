@@ -116,7 +116,7 @@ class SectionsTest {
         long reference = replica + c.nvm[c.slotAt(DirectPool.offset(grey, "reference"))];
         Nvm.putLong(reference, at + 16);
         System.identityHashCode(grey);
-        assertEquals(0, Replicas.insert(grey, Replicas.grey(replica, 5)));
+        assertEquals(0, Replicas.insert(grey, Replicas.grey(replica, 5), c.replicaBytes(grey)));
         Sections.run(() -> {
             DirectPool.set(grey, "reference", null);
             DirectPool.set(grey, "number", 3L);
@@ -125,7 +125,7 @@ class SectionsTest {
             DirectPool.set(box, "number", 4L);
             assertTrue(Nvm.getLong(Layout.UNDO) != 0);
         });
-        Replicas.remove(grey);
+        Replicas.remove(grey, replica);
         assertEquals(List.of(), Checker.check());
     }
 

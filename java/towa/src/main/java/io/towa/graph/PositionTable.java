@@ -1,0 +1,198 @@
+package io.towa.graph;
+
+import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
+import io.towa.pool.SizeClasses;
+import java.util.Arrays;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * Whose replica lies where: a slot for every block of the pool in which an object has been met.
+ *
+ * <pre>
+ *   position   | chunk | segment in it | offset |        chunks[ ][ ] ──► slots of one segment: as many as blocks of its size class fit, or one more;
+ *                                                         of a large block one, with its first segment
+ * </pre>
+ *
+ * An {@linkplain #hashAt identity hash that is made from the position} leads from an object to its slot: a look-up is three loads and a comparison, and objects
+ * whose replicas lie side by side have slots side by side. Slots cost 4 bytes an object (8 where references are not compressed).
+ *
+ * <p>What must always hold: the slots of a segment are as many as the size class of its blocks says, so they are dropped when the segment is free
+ * ({@link #dropFree}); a slot has one writer at a time, its block's owner, but for {@link #claim}.
+ */
+final class PositionTable {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final int SEGMENT_SHIFT = Integer.numberOfTrailingZeros(Layout.SEGMENT);
+    /** 4 MB of the pool. */
+    private static final int CHUNK_SHIFT = 10;
+    private static final int CHUNK = 1 << CHUNK_SHIFT;
+    private static final long REFS = Unsafe.ARRAY_OBJECT_BASE_OFFSET;
+    private static final int REF_SHIFT = Integer.numberOfTrailingZeros(Unsafe.ARRAY_OBJECT_INDEX_SCALE);
+
+    /** Grows by replacement; each chunk is made once. */
+    private volatile Object[][][] chunks = new Object[64][][];
+
+    // ---- positions as hashes
+
+    private static final int MOST = 0x7fffffff;
+    private static final int FACTOR = 0x2c1b3c6d;
+    private static final int INVERSE = inverse(FACTOR);
+
+    /** Newton: each step doubles the bits that are right. */
+    private static int inverse(int odd) {
+        int x = odd;
+        for (int i = 0; i < 5; i++) {
+            x *= 2 - odd * x;
+        }
+        return x;
+    }
+
+    /**
+     * The identity hash that leads to {@code position}: another for each, and spread as users of hashes expect it. 0, which is no hash, for positions from
+     * 32 GB on.
+     */
+    static int hashAt(long position) {
+        long units = position >>> 4;
+        if (units > MOST) {
+            return 0;
+        }
+        int x = (int) units * FACTOR & MOST;
+        return x ^ x >>> 15;
+    }
+
+    /** The position to which {@code hash} leads: that of its object's replica, if it was made so. */
+    static long positionOf(int hash) {
+        int x = hash ^ hash >>> 15 ^ hash >>> 30;
+        return (long) (x * INVERSE & MOST) << 4;
+    }
+
+    // ---- slots
+
+    private static long at(int i) {
+        return REFS + ((long) i << REF_SHIFT);
+    }
+
+    /** Blocks begin a size apart, and a slot stands for no more than that: so each has its own. */
+    private static long slot(long position, Object[] slots) {
+        return at((int) (position & Layout.SEGMENT - 1) * slots.length >>> SEGMENT_SHIFT);
+    }
+
+    private static int slots(long bytes) {
+        int c = SizeClasses.of(bytes);
+        return c < 0 ? 1 : (Layout.SEGMENT + SizeClasses.bytes(c) - 1) / SizeClasses.bytes(c);
+    }
+
+    private Object[] find(long position) {
+        Object[][][] all = chunks;
+        long segment = position >>> SEGMENT_SHIFT;
+        long c = segment >>> CHUNK_SHIFT;
+        if (c >= all.length) {
+            return null;
+        }
+        Object[][] chunk = (Object[][]) U.getReferenceAcquire(all, at((int) c));
+        return chunk == null ? null : (Object[]) U.getReferenceAcquire(chunk, at((int) segment & CHUNK - 1));
+    }
+
+    /** The slots of the segment at {@code position}, in which a block of {@code bytes} bytes begins. */
+    private Object[] make(long position, long bytes) {
+        int segment = (int) (position >>> SEGMENT_SHIFT);
+        Object[][] chunk = chunk(segment >>> CHUNK_SHIFT);
+        Object[] slots = new Object[slots(bytes)];
+        Object[] first = (Object[]) U.compareAndExchangeReference(chunk, at(segment & CHUNK - 1), null, slots);
+        return first == null ? slots : first;
+    }
+
+    private synchronized Object[][] chunk(int c) {
+        Object[][][] all = chunks;
+        if (c >= all.length) {
+            all = Arrays.copyOf(all, Math.max(c + 1, 2 * all.length));
+            chunks = all;
+        }
+        if (all[c] == null) {
+            U.putReferenceRelease(all, at(c), new Object[CHUNK][]);
+        }
+        return all[c];
+    }
+
+    /** What is in the slot of {@code position}, whatever number that is; null if nothing. */
+    Object get(long position) {
+        Object[] slots = find(position);
+        return slots == null ? null : U.getReferenceAcquire(slots, slot(position, slots));
+    }
+
+    /** Puts {@code o} into the slot of the block of {@code bytes} bytes at {@code position}. */
+    void put(long position, long bytes, Object o) {
+        Object[] slots = find(position);
+        if (slots == null) {
+            slots = make(position, bytes);
+        }
+        U.putReferenceRelease(slots, slot(position, slots), o);
+    }
+
+    /** As {@link #put}, into a slot that was put to before. */
+    void set(long position, Object o) {
+        Object[] slots = find(position);
+        U.putReferenceRelease(slots, slot(position, slots), o);
+    }
+
+    /**
+     * As {@link #put}, of several threads one.
+     *
+     * @return null, or what another thread has put there first
+     */
+    Object claim(long position, long bytes, Object o) {
+        Object[] slots = find(position);
+        if (slots == null) {
+            slots = make(position, bytes);
+        }
+        return U.compareAndExchangeReference(slots, slot(position, slots), null, o);
+    }
+
+    // ---- the collector
+
+    /**
+     * Empties the slots of blocks without a mark. Nobody may put to those meanwhile.
+     *
+     * @return how many
+     */
+    long dropUnmarked(Allocator allocator) {
+        long dropped = 0;
+        Object[][][] all = chunks;
+        for (int c = 0; c < all.length; c++) {
+            Object[][] chunk = all[c];
+            for (int s = 0; chunk != null && s < CHUNK; s++) {
+                Object[] slots = (Object[]) U.getReferenceAcquire(chunk, at(s));
+                if (slots != null) {
+                    dropped += dropUnmarked(allocator, ((long) c << CHUNK_SHIFT) + s << SEGMENT_SHIFT, slots);
+                }
+            }
+        }
+        return dropped;
+    }
+
+    private static long dropUnmarked(Allocator allocator, long segment, Object[] slots) {
+        long dropped = 0;
+        int bytes = slots.length == 1 ? Layout.SEGMENT : allocator.blockBytes(segment);
+        for (long position = segment; position + bytes <= segment + Layout.SEGMENT; position += bytes) {
+            long slot = slot(position, slots);
+            if (U.getReferenceAcquire(slots, slot) != null && !allocator.marked(position)) {
+                U.putReferenceRelease(slots, slot, null);
+                dropped++;
+            }
+        }
+        return dropped;
+    }
+
+    /** Drops the slots of segments that are free; nobody uses the table meanwhile. */
+    void dropFree(Allocator allocator) {
+        Object[][][] all = chunks;
+        for (int c = 0; c < all.length; c++) {
+            Object[][] chunk = all[c];
+            for (int s = 0; chunk != null && s < CHUNK; s++) {
+                if (chunk[s] != null && allocator.isFree(((long) c << CHUNK_SHIFT) + s << SEGMENT_SHIFT)) {
+                    chunk[s] = null;
+                }
+            }
+        }
+    }
+}
