@@ -148,6 +148,49 @@ final class PositionTable {
         return U.compareAndExchangeReference(slots, slot(position, slots), null, o);
     }
 
+    // ---- recovery
+
+    /** Pieces of {@link #markAll}. */
+    int pieces() {
+        return chunks.length;
+    }
+
+    /**
+     * Marks the blocks whose slots hold something, in one piece of the pool; threads may do so at once, each with other pieces.
+     *
+     * @return 0, or the segment in which a block is marked already
+     */
+    long markAll(Allocator allocator, int piece) {
+        Object[][] chunk = chunks[piece];
+        for (int s = 0; chunk != null && s < CHUNK; s++) {
+            Object[] slots = chunk[s];
+            long segment = ((long) piece << CHUNK_SHIFT) + s << SEGMENT_SHIFT;
+            if (slots != null && !markAll(allocator, segment, slots)) {
+                return segment;
+            }
+        }
+        return 0;
+    }
+
+    private static boolean markAll(Allocator allocator, long segment, Object[] slots) {
+        int bytes = blockBytes(allocator, segment, slots);
+        long low = 0;
+        long high = 0;
+        int block = 0;
+        for (long position = segment; position + bytes <= segment + Layout.SEGMENT; position += bytes) {
+            if (U.getReference(slots, slot(position, slots)) != null) {
+                low |= block < 64 ? 1L << block : 0;
+                high |= block < 64 ? 0 : 1L << block;
+            }
+            block++;
+        }
+        return allocator.markAll(segment, low, high);
+    }
+
+    private static int blockBytes(Allocator allocator, long segment, Object[] slots) {
+        return slots.length == 1 ? Layout.SEGMENT : allocator.blockBytes(segment);
+    }
+
     // ---- the collector
 
     /**
@@ -172,7 +215,7 @@ final class PositionTable {
 
     private static long dropUnmarked(Allocator allocator, long segment, Object[] slots) {
         long dropped = 0;
-        int bytes = slots.length == 1 ? Layout.SEGMENT : allocator.blockBytes(segment);
+        int bytes = blockBytes(allocator, segment, slots);
         for (long position = segment; position + bytes <= segment + Layout.SEGMENT; position += bytes) {
             long slot = slot(position, slots);
             if (U.getReferenceAcquire(slots, slot) != null && !allocator.marked(position)) {

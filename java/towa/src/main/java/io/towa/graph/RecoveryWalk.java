@@ -209,6 +209,40 @@ final class RecoveryWalk {
         }
     }
 
+    // ---- when all has been met
+
+    /** Pieces of the table that are being marked or are; those that are. */
+    private int nextPiece;
+    private int marked;
+
+    /** What one thread does of it, until all is done: the blocks in which objects were met are in use. */
+    void markBlocks() {
+        for (int piece = unmarked(); piece >= 0; piece = unmarked()) {
+            long twice = met.markAll(allocator, piece);
+            if (twice != 0) {
+                throw new PoolException(Reason.DAMAGED, pool + ": in the segment at " + twice + " a record of the pool is an object, too; restore the file from a copy");
+            }
+            isMarked();
+        }
+    }
+
+    private synchronized int unmarked() {
+        if (nextPiece < met.pieces()) {
+            return nextPiece++;
+        }
+        while (marked < met.pieces() && failure == null) {
+            await();
+        }
+        return -1;
+    }
+
+    private synchronized void isMarked() {
+        marked++;
+        if (marked == met.pieces()) {
+            notifyAll();
+        }
+    }
+
     /** The table for objects that cannot be found by their positions; made when all have been met. */
     synchronized IdentityTable strays() {
         if (strays == null) {

@@ -87,6 +87,9 @@ final class RecoveryWorker extends Thread {
                 size = walk.take(work);
             } while (size > 0);
             if (!walk.failed()) {
+                walk.markBlocks();
+            }
+            if (!walk.failed()) {
                 enterStrays();
             }
         } catch (Throwable e) {
@@ -282,9 +285,6 @@ final class RecoveryWorker extends Thread {
         Object first = met.claim(at, bytes, o);
         if (first != null) {
             return first;
-        }
-        if (!allocator.mark(at)) {
-            throw damaged(at, "is a record of the pool");
         }
         made++;
         if (hash != leads) {

@@ -330,6 +330,23 @@ public final class Allocator {
         return fits(at, bytes) && mark(at);
     }
 
+    /**
+     * Marks blocks of the segment at {@code at}: the first 64 by the bits of {@code low}, the others by those of {@code high}. One thread a segment.
+     *
+     * @return false if one of them is marked already
+     */
+    public boolean markAll(long at, long low, long high) {
+        int segment = (int) (at / Layout.SEGMENT);
+        long[] marks = chunk(segment).marks;
+        int i = 2 * (segment & CHUNK - 1);
+        if ((marks[i] & low | marks[i + 1] & high) != 0) {
+            return false;
+        }
+        marks[i] |= low;
+        marks[i + 1] |= high;
+        return true;
+    }
+
     private static boolean setBit(long[] words, int i, long bit) {
         if ((words[i] & bit) != 0) {
             return false;

@@ -152,6 +152,16 @@ class RecoveryCrashTest {
                 put(p, all.get(i) + Layout.HASH, PositionTable.hashAt(all.get((i + shift) % all.size())), 4);
             }
             check(SavedPool.load(p));
+            SavedPool.open(p);
+            assertEquals(all.size(), Replicas.size());
+            // What is dropped is counted where it was entered.
+            SavedPool.root = null;
+            Roots.mirror(Roots.all()[0]);
+            Collector.collect();
+            assertEquals(0, Replicas.size());
+            DurableGraph.close();
+            p = SavedPool.save(graph());
+            all = replicas(p);
         }
         for (long at : all) {
             put(p, at + Layout.HASH, 77, 4);

@@ -311,4 +311,25 @@ class RoundTripTest {
         }
         assertEquals(size, p.toFile().length());
     }
+
+    /** The threads of a recovery meet the same objects at the same time, small ones and large: there is one of each. */
+    @Test
+    void whatAllReferToIsMadeOnce() {
+        java.util.Random random = new java.util.Random(5);
+        Object[] shared = new Object[1 << 12];
+        for (int i = 0; i < shared.length; i++) {
+            shared[i] = i % 16 == 0 ? new long[1000] : new Object[] {shared[random.nextInt(i)], "s" + i};
+        }
+        Object[][] all = new Object[64][1 << 12];
+        for (Object[] some : all) {
+            for (int i = 0; i < some.length; i++) {
+                some[i] = shared[random.nextInt(shared.length)];
+            }
+        }
+        java.nio.file.Path p = SavedPool.save(all);
+        for (int i = 0; i < 5; i++) {
+            // Which compares every reference with where its object's replica is.
+            SavedPool.load(p);
+        }
+    }
 }
