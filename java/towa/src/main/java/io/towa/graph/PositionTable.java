@@ -10,8 +10,8 @@ import jdk.internal.misc.Unsafe;
  * Whose replica lies where: a slot for every block of the pool in which an object has been met.
  *
  * <pre>
- *   position   | chunk | segment in it | offset |        chunks[ ][ ] ──► slots of one segment: as many as blocks of its size class fit, or one more;
- *                                                         of a large block one, with its first segment
+ *   position   | chunk | segment in it | offset |        chunks[ ][ ] ──► slots of one segment: as many as there are blocks of its size class, or one more
+ *                                                         that is never used; of a large block one, with its first segment
  * </pre>
  *
  * An {@linkplain #hashAt identity hash that is made from the position} leads from an object to its slot: a look-up is three loads and a comparison, and objects
@@ -72,17 +72,21 @@ final class PositionTable {
         return REFS + ((long) i << REF_SHIFT);
     }
 
-    /** Blocks begin a size apart, and a slot stands for no more than that: so each has its own. */
+    /**
+     * The slot of block n is slot n, without a division. For n blocks of b bytes are n b bytes, which times the number of slots s, by the segment's S bytes, is
+     * n + n (b s - S) / S; and b s exceeds S by less than b, n b is less than S, so the fraction is less than 1.
+     */
     private static long slot(long position, Object[] slots) {
         return at((int) (position & Layout.SEGMENT - 1) * slots.length >>> SEGMENT_SHIFT);
     }
 
-    private static int slots(long bytes) {
+    private static int slotsFor(long bytes) {
         int c = SizeClasses.of(bytes);
         return c < 0 ? 1 : (Layout.SEGMENT + SizeClasses.bytes(c) - 1) / SizeClasses.bytes(c);
     }
 
-    private Object[] find(long position) {
+    /** The slots of the segment in which {@code position} lies; null if nothing was put there. */
+    Object[] slots(long position) {
         Object[][][] all = chunks;
         long segment = position >>> SEGMENT_SHIFT;
         long c = segment >>> CHUNK_SHIFT;
@@ -97,7 +101,7 @@ final class PositionTable {
     private Object[] make(long position, long bytes) {
         int segment = (int) (position >>> SEGMENT_SHIFT);
         Object[][] chunk = chunk(segment >>> CHUNK_SHIFT);
-        Object[] slots = new Object[slots(bytes)];
+        Object[] slots = new Object[slotsFor(bytes)];
         Object[] first = (Object[]) U.compareAndExchangeReference(chunk, at(segment & CHUNK - 1), null, slots);
         return first == null ? slots : first;
     }
@@ -116,13 +120,17 @@ final class PositionTable {
 
     /** What is in the slot of {@code position}, whatever number that is; null if nothing. */
     Object get(long position) {
-        Object[] slots = find(position);
-        return slots == null ? null : U.getReferenceAcquire(slots, slot(position, slots));
+        Object[] slots = slots(position);
+        return slots == null ? null : get(position, slots);
+    }
+
+    static Object get(long position, Object[] slots) {
+        return U.getReferenceAcquire(slots, slot(position, slots));
     }
 
     /** Puts {@code o} into the slot of the block of {@code bytes} bytes at {@code position}. */
     void put(long position, long bytes, Object o) {
-        Object[] slots = find(position);
+        Object[] slots = slots(position);
         if (slots == null) {
             slots = make(position, bytes);
         }
@@ -131,17 +139,17 @@ final class PositionTable {
 
     /** As {@link #put}, into a slot that was put to before. */
     void set(long position, Object o) {
-        Object[] slots = find(position);
+        Object[] slots = slots(position);
         U.putReferenceRelease(slots, slot(position, slots), o);
     }
 
     /**
      * As {@link #put}, of several threads one.
      *
+     * @param slots those that {@link #slots} has told before, or null
      * @return null, or what another thread has put there first
      */
-    Object claim(long position, long bytes, Object o) {
-        Object[] slots = find(position);
+    Object claim(long position, long bytes, Object[] slots, Object o) {
         if (slots == null) {
             slots = make(position, bytes);
         }
@@ -173,22 +181,21 @@ final class PositionTable {
     }
 
     private static boolean markAll(Allocator allocator, long segment, Object[] slots) {
-        int bytes = blockBytes(allocator, segment, slots);
         long low = 0;
         long high = 0;
-        int block = 0;
-        for (long position = segment; position + bytes <= segment + Layout.SEGMENT; position += bytes) {
-            if (U.getReference(slots, slot(position, slots)) != null) {
-                low |= block < 64 ? 1L << block : 0;
-                high |= block < 64 ? 0 : 1L << block;
+        int blocks = blocks(allocator, segment, slots);
+        for (int i = 0; i < blocks; i++) {
+            if (slots[i] != null && i < 64) {
+                low |= 1L << i;
+            } else if (slots[i] != null) {
+                high |= 1L << i;
             }
-            block++;
         }
         return allocator.markAll(segment, low, high);
     }
 
-    private static int blockBytes(Allocator allocator, long segment, Object[] slots) {
-        return slots.length == 1 ? Layout.SEGMENT : allocator.blockBytes(segment);
+    private static int blocks(Allocator allocator, long segment, Object[] slots) {
+        return slots.length == 1 ? 1 : Layout.SEGMENT / allocator.blockBytes(segment);
     }
 
     // ---- the collector
@@ -215,11 +222,10 @@ final class PositionTable {
 
     private static long dropUnmarked(Allocator allocator, long segment, Object[] slots) {
         long dropped = 0;
-        int bytes = blockBytes(allocator, segment, slots);
-        for (long position = segment; position + bytes <= segment + Layout.SEGMENT; position += bytes) {
-            long slot = slot(position, slots);
-            if (U.getReferenceAcquire(slots, slot) != null && !allocator.marked(position)) {
-                U.putReferenceRelease(slots, slot, null);
+        int blocks = blocks(allocator, segment, slots);
+        for (int i = 0; i < blocks; i++) {
+            if (U.getReferenceAcquire(slots, at(i)) != null && !allocator.marked(segment + (blocks == 1 ? 0 : i * allocator.blockBytes(segment)))) {
+                U.putReferenceRelease(slots, at(i), null);
                 dropped++;
             }
         }

@@ -140,12 +140,13 @@ final class RecoveryWorker extends Thread {
                 holderAt = at;
                 holder = c;
                 holderSlot = i;
-                Object v = known(to);
+                Object[] slots = slots(to);
+                Object v = known(to, slots);
                 if (v == null) {
                     if (atHand && !isLeaf(to)) {
                         return false;
                     }
-                    v = meet(to);
+                    v = meet(to, slots);
                 }
                 if (c.refTypes[i] != null && c.refFits[i] != reachedClass) {
                     fits(v, c, i, to);
@@ -211,16 +212,21 @@ final class RecoveryWorker extends Thread {
 
     /** The object of the replica at {@code at}, made if nobody has; its class' index in {@link #reachedClass}. */
     private Object reach(long at) {
-        Object o = known(at);
-        return o != null ? o : meet(at);
+        Object[] slots = slots(at);
+        Object o = known(at, slots);
+        return o != null ? o : meet(at, slots);
     }
 
-    /** As {@link #reach}; null if nobody has made it. */
-    private Object known(long at) {
+    private Object[] slots(long at) {
         if (!isPlace(at)) {
             throw damaged(at, "is no place of an object");
         }
-        Object o = met.get(at);
+        return met.slots(at);
+    }
+
+    /** As {@link #reach}, by the slots around {@code at}; null if nobody has made it. */
+    private Object known(long at, Object[] slots) {
+        Object o = slots == null ? null : PositionTable.get(at, slots);
         if (o != null) {
             // The slot is that of the block, wherever in it the reference leads.
             if (!allocator.begins(at)) {
@@ -244,7 +250,7 @@ final class RecoveryWorker extends Thread {
     }
 
     /** Makes the object of the replica at {@code at}, if no other thread is first. */
-    private Object meet(long at) {
+    private Object meet(long at, Object[] slots) {
         ClassMapping c = mapping(at);
         reachedClass = c.index();
         long bytes = bytes(at, c);
@@ -256,15 +262,15 @@ final class RecoveryWorker extends Thread {
             throw damaged(at, "has identity hash " + saved);
         }
         if (bytes <= LARGE) {
-            return meet(at, bytes, c, saved);
+            return meet(at, bytes, slots, c, saved);
         }
         synchronized (walk.turn(at)) {
             Object o = met.get(at);
-            return o != null ? o : meet(at, bytes, c, saved);
+            return o != null ? o : meet(at, bytes, slots, c, saved);
         }
     }
 
-    private Object meet(long at, long bytes, ClassMapping c, int saved) {
+    private Object meet(long at, long bytes, Object[] slots, ClassMapping c, int saved) {
         int leads = PositionTable.hashAt(at);
         Object o;
         int hash = saved;
@@ -282,7 +288,7 @@ final class RecoveryWorker extends Thread {
             o = make(at, c);
             giveHash(o, hash);
         }
-        Object first = met.claim(at, bytes, o);
+        Object first = met.claim(at, bytes, slots, o);
         if (first != null) {
             return first;
         }

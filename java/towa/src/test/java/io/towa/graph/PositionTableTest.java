@@ -71,9 +71,9 @@ class PositionTableTest {
         assertNull(table.get(1L << 43));
         Object other = new Object();
         long first = Layout.HEAP;
-        assertEquals(Long.valueOf(first), table.claim(first, 16, other));
+        assertEquals(Long.valueOf(first), table.claim(first, 16, table.slots(first), other));
         table.set(first, null);
-        assertNull(table.claim(first, 16, other));
+        assertNull(table.claim(first, 16, table.slots(first), other));
         assertSame(other, table.get(first));
         assertEquals(Long.valueOf(first + 16), table.get(first + 16));
     }
