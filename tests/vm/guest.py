@@ -29,7 +29,7 @@ def build_initramfs(kernel, door: pathlib.Path, programs: list[pathlib.Path], wo
 
 
 def pack_initramfs(kernel, scripts: dict[str, pathlib.Path], programs: list[pathlib.Path], work: pathlib.Path) -> pathlib.Path:
-    """busybox, the modules, `scripts` by their names in the guest (`init` is the first process), and `programs`."""
+    """busybox, the modules, `scripts` by their names in the guest (`init` is the first process), and `programs`: files in /bin, folders below /."""
     root = work / "root"
     shutil.rmtree(root, ignore_errors=True)
     for sub in ("bin", "mod", "door", "proc", "sys", "dev", "mnt", "tmp", "etc"):
@@ -42,7 +42,7 @@ def pack_initramfs(kernel, scripts: dict[str, pathlib.Path], programs: list[path
         shutil.copy(script, root / name)
     (root / "init").chmod(0o755)
     for program in programs:
-        _install(program, root)
+        (_install_folder if program.is_dir() else _install)(program, root)
 
     archive = work / "initramfs"
     names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*"))) + "\n"
@@ -51,17 +51,17 @@ def pack_initramfs(kernel, scripts: dict[str, pathlib.Path], programs: list[path
     return archive
 
 
-def libraries_of(program: pathlib.Path) -> list[str]:
-    """The shared libraries and the ld.so of a program, by the names under which it asks for them."""
+def libraries_of(program: pathlib.Path, own: frozenset = frozenset()) -> list[str]:
+    """The shared libraries and the ld.so of a program, by the names under which it asks for them; not its `own`, which it finds by itself."""
     listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-    if "not found" in listed:
+    if set(re.findall(r"(\S+) => not found", listed)) - own:
         raise RuntimeError(f"{program} misses a library:\n{listed}")
-    return re.findall(r"(?:=> )?(/\S+) \(0x", listed)
+    return [path for path in re.findall(r"(?:=> )?(/\S+) \(0x", listed) if pathlib.Path(path).name not in own]
 
 
-def copy_libraries(program: pathlib.Path, root: pathlib.Path) -> None:
+def copy_libraries(program: pathlib.Path, root: pathlib.Path, own: frozenset = frozenset()) -> None:
     """Puts them under `root`, where they are not there yet."""
-    for library in libraries_of(program):
+    for library in libraries_of(program, own):
         to = root / library.lstrip("/")
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +75,17 @@ def _install(program: pathlib.Path, root: pathlib.Path) -> None:
         shutil.copy(program, target)
     target.chmod(0o755)
     copy_libraries(program, root)
+
+
+def _install_folder(folder: pathlib.Path, root: pathlib.Path) -> None:
+    """A program of many files, and the libraries that those ask for."""
+    shutil.copytree(folder, root / folder.name, symlinks=True)
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    own = frozenset(file.name for file in files)
+    for file in files:
+        with open(file, "rb") as opened:
+            if opened.read(4) == b"\x7fELF":
+                copy_libraries(file, root, own)
 
 
 def ram_mb(pmem_mb: int) -> int:

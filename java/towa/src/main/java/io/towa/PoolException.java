@@ -20,7 +20,7 @@ public class PoolException extends TowaException {
         CHANGED_CLASS,
         /** The file system said no. */
         IO,
-        /** No agent, or a Java that is too old. */
+        /** No agent, or a Java that is too old, or started so that it cannot do what the pool's medium needs. */
         NO_AGENT
     }
 

@@ -6,6 +6,7 @@ import io.towa.PoolException.Reason;
 import io.towa.medium.DirtyPages;
 import io.towa.medium.Nvm;
 import io.towa.medium.SystemCalls;
+import io.towa.medium.WriteBack;
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.lang.foreign.Arena;
@@ -263,7 +264,13 @@ public final class PoolFile implements AutoCloseable {
             return;
         }
         try {
-            attach(channel.map(jdk.nio.mapmode.ExtendedMapMode.READ_WRITE_SYNC, 0, superblock.capacity, arena), Nvm.DAX);
+            MemorySegment durable = channel.map(jdk.nio.mapmode.ExtendedMapMode.READ_WRITE_SYNC, 0, superblock.capacity, arena);
+            String cannot = WriteBack.unavailable();
+            if (cannot != null) {
+                throw new PoolException(Reason.NO_AGENT, name + " lies in DAX memory, and " + cannot + "; start it without -Xint and -XX:TieredStopAtLevel, or open the"
+                    + " pool with Durability.POWER");
+            }
+            attach(durable, Nvm.DAX);
         } catch (IOException | UnsupportedOperationException e) {
             // Not a DAX mapping: the page cache keeps what a killed process stored.
             attach(channel.map(FileChannel.MapMode.READ_WRITE, 0, superblock.capacity, arena), Nvm.SHARED);
