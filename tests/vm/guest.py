@@ -54,7 +54,7 @@ def pack_initramfs(kernel, scripts: dict[str, pathlib.Path], programs: list[path
 def libraries_of(program: pathlib.Path, own: frozenset = frozenset()) -> list[str]:
     """The shared libraries and the ld.so of a program, by the names under which it asks for them; not its `own`, which it finds by itself."""
     listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
-    if set(re.findall(r"(\S+) => not found", listed)) - own:
+    if any("not found" in line and line.split()[0] not in own for line in listed.splitlines()):
         raise RuntimeError(f"{program} misses a library:\n{listed}")
     return [path for path in re.findall(r"(?:=> )?(/\S+) \(0x", listed) if pathlib.Path(path).name not in own]
 
