@@ -37,6 +37,18 @@ public final class Header {
         return (header & (LOCK | MASK)) == UNLOCKED && U.compareAndSetLong(o, 0L, header, header | (long) hash << SHIFT);
     }
 
+    /** Gives {@code o} its saved identity hash, if it has none yet, also while it is locked. */
+    public static void restore(Object o, int hash) {
+        for (long header = U.getLong(o, 0L); (header & MASK) == 0; header = U.getLong(o, 0L)) {
+            if (U.compareAndSetLong(o, 0L, header, header | (long) hash << SHIFT)) return;
+        }
+    }
+
+    /** As {@link #restore}, for an object that nobody else has seen: a collection in between changes but its age, which does not matter. */
+    public static void set(Object o, int hash) {
+        U.putLong(o, 0L, U.getLong(o, 0L) & ~MASK | (long) hash << SHIFT);
+    }
+
     /** null if the header of this virtual machine is what {@link #marked} takes it for, otherwise what is wrong. */
     public static String selfTest() {
         if (Unsafe.ADDRESS_SIZE != 8) return "not a 64-bit virtual machine";

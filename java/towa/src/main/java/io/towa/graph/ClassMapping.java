@@ -102,10 +102,6 @@ final class ClassMapping {
         }
     }
 
-    int index() {
-        return record.index();
-    }
-
     /** Before the first instance. */
     void require() {
         if (fault != null) {

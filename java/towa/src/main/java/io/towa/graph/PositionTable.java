@@ -14,7 +14,7 @@ import jdk.internal.misc.Unsafe;
  *                                                         that is never used; of a large block one, with its first segment
  * </pre>
  *
- * An {@linkplain #hashAt identity hash that is made from the position} leads from an object to its slot: a look-up is three loads and a comparison, and objects
+ * An {@linkplain #hashAt identity hash that is made from the position} leads from an object to its slot: a look-up is a few loads and a comparison, and objects
  * whose replicas lie side by side have slots side by side. Slots cost 4 bytes an object (8 where references are not compressed).
  *
  * <p>What must always hold: the slots of a segment are as many as the size class of its blocks says, so they are dropped when the segment is free

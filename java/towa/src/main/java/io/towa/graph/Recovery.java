@@ -22,8 +22,8 @@ import jdk.internal.misc.Unsafe;
  * Brings the objects of a pool back (RBP, chapter 5).
  *
  * <pre>
- *   classes of roots initialised | class records mapped | walk: objects made and filled, blocks adopted
- *   | tables of replicas | barriers turned on | blocks not adopted are free | what a crash left half done is repaired | all roots set
+ *   classes of roots initialised | class records mapped | walk: objects made, entered and filled; their blocks marked
+ *   | what a crash left half done is repaired, in DRAM | barriers turned on | the table of replicas shown, other blocks free | repairs mirrored | all roots set
  * </pre>
  *
  * What must always hold: until the walk is whole, nothing changes in the file, and no static field; so a failure, or a crash, leaves
@@ -37,7 +37,7 @@ final class Recovery {
      * What the last recovery took.
      *
      * @param seconds in all
-     * @param walkSeconds of them, making objects and tables
+     * @param walkSeconds of them, the walk
      * @param gcSeconds of all, pauses of the JVM's collector
      * @param objects brought back
      * @param bytes of the pool that they occupy, in whole segments

@@ -96,7 +96,16 @@ final class RecoveryWalk {
 
     /** What was made is seen as durable from now on. */
     void install() {
-        Replicas.install(met, objects() - strays.size(), strays);
+        Replicas.install(met, objects() - strayed(), strays());
+    }
+
+    /** Objects that were made and cannot be found by their positions: more than the table has, if two replicas stand for one constant. */
+    private long strayed() {
+        long n = 0;
+        for (int i = 0; i < workers.length; i++) {
+            n += workers[i].strays();
+        }
+        return n;
     }
 
     /** Objects that were made. */
@@ -246,11 +255,7 @@ final class RecoveryWalk {
     /** The table for objects that cannot be found by their positions; made when all have been met. */
     synchronized IdentityTable strays() {
         if (strays == null) {
-            long n = 0;
-            for (int i = 0; i < workers.length; i++) {
-                n += workers[i].strays();
-            }
-            strays = new IdentityTable(n);
+            strays = new IdentityTable(strayed());
         }
         return strays;
     }

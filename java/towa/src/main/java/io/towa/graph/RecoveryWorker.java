@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
@@ -20,12 +21,10 @@ final class RecoveryWorker extends Thread {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final int PIECE_SHIFT = 10;
     /** An item of work: position / 16 in the lower bits, the piece in the upper. */
-    private static final int PIECES_SHIFT = 40;
-    private static final long POSITION = (1L << PIECES_SHIFT) - 1;
+    private static final int POSITION_BITS = 40;
+    private static final long POSITION = (1L << POSITION_BITS) - 1;
     /** Replicas that two threads are not to make at once, for one of the objects would be in vain: more bytes than that. */
     private static final int LARGE = Layout.SEGMENT;
-    private static final int HASH_SHIFT = 11;
-    private static final long HASH_MASK = 0x7fffffffL << HASH_SHIFT;
 
     /** A constant that had an identity hash already, other than the saved one; or an object that was saved without (0). */
     record Rehashed(Object object, long position, int saved) {}
@@ -79,7 +78,7 @@ final class RecoveryWorker extends Thread {
                         giveHalf();
                     }
                     size--;
-                    step((work[size] & POSITION) << 4, work[size] >>> PIECES_SHIFT);
+                    step((work[size] & POSITION) << 4, work[size] >>> POSITION_BITS);
                     if (walk.failed()) {
                         return;
                     }
@@ -113,7 +112,7 @@ final class RecoveryWorker extends Thread {
         if (size == work.length) {
             work = Arrays.copyOf(work, 2 * size);
         }
-        work[size++] = at >>> 4 | piece << PIECES_SHIFT;
+        work[size++] = at >>> 4 | piece << POSITION_BITS;
     }
 
     private void step(long at, long piece) {
@@ -252,7 +251,7 @@ final class RecoveryWorker extends Thread {
     /** Makes the object of the replica at {@code at}, if no other thread is first. */
     private Object meet(long at, Object[] slots) {
         ClassMapping c = mapping(at);
-        reachedClass = c.index();
+        reachedClass = c.record.index();
         long bytes = bytes(at, c);
         if (!allocator.fits(at, bytes)) {
             throw damaged(at, "of class " + c.record.name() + " with " + bytes + " bytes overlaps something else");
@@ -277,7 +276,7 @@ final class RecoveryWorker extends Thread {
         if (c.form > Layout.FORM_ARRAY) {
             o = constant(at, c);
             if (saved != 0) {
-                restoreHash(o, saved);
+                Header.restore(o, saved);
             }
             hash = System.identityHashCode(o);
         } else {
@@ -286,7 +285,7 @@ final class RecoveryWorker extends Thread {
                 hash = leads != 0 ? leads : Math.max(1, (int) (at * 0x9E3779B97F4A7C15L >>> 33));
             }
             o = make(at, c);
-            giveHash(o, hash);
+            Header.set(o, hash);
         }
         Object first = met.claim(at, bytes, slots, o);
         if (first != null) {
@@ -457,20 +456,6 @@ final class RecoveryWorker extends Thread {
             long bits = Nvm.getBits(at + c.wideNvm[i], ClassInfo.bytes(c.wideFrom[i]));
             Slots.set(o, c.wideDram[i], c.wideTo[i], ClassMapping.widened(bits, c.wideFrom[i], c.wideTo[i]));
         }
-    }
-
-    /** Gives a constant its saved identity hash, if it has none yet. */
-    private static void restoreHash(Object o, int hash) {
-        for (long header = U.getLong(o, 0L); (header & HASH_MASK) == 0; header = U.getLong(o, 0L)) {
-            if (U.compareAndSetLong(o, 0L, header, header | (long) hash << HASH_SHIFT)) {
-                return;
-            }
-        }
-    }
-
-    /** As {@link #restoreHash}, for an object that nobody else has seen: a collection in between changes but its age, which does not matter. */
-    private static void giveHash(Object o, int hash) {
-        U.putLong(o, 0L, U.getLong(o, 0L) & ~HASH_MASK | (long) hash << HASH_SHIFT);
     }
 
     private static final long STRING_VALUE = U.objectFieldOffset(String.class, "value");

@@ -169,6 +169,30 @@ class RecoveryCrashTest {
         check(SavedPool.load(p));
     }
 
+    /** Two replicas stand for one constant: it is one object, and counted once. */
+    @Test
+    void twoReplicasOfOneConstant() throws Exception {
+        Path p = SavedPool.save(new Object[] {Thread.State.BLOCKED, Thread.State.WAITING, null});
+        List<Long> all = replicas(p);
+        byte[] image = image(p);
+        int patched = 0;
+        for (long at : all) {
+            if (new String(image, (int) at + Layout.DATA, 7, java.nio.charset.StandardCharsets.ISO_8859_1).equals("WAITING")) {
+                put(p, at + Layout.DATA, ByteBuffer.wrap("BLOCKED\0".getBytes(java.nio.charset.StandardCharsets.ISO_8859_1)).order(ByteOrder.LITTLE_ENDIAN).getLong(), 7);
+                patched++;
+            }
+        }
+        assertEquals(1, patched);
+        SavedPool.open(p);
+        try {
+            Object[] a = (Object[]) SavedPool.root;
+            assertTrue(a[0] == Thread.State.BLOCKED && a[1] == Thread.State.BLOCKED);
+            assertEquals(2, Replicas.size(), "the array and the constant");
+        } finally {
+            DurableGraph.close();
+        }
+    }
+
     /** Other builds' recoveries number themselves and mark replicas: that means nothing, up to the last number. */
     @ParameterizedTest
     @ValueSource(longs = {2, LAST - 1, LAST})
