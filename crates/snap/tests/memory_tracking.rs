@@ -313,11 +313,14 @@ fn much_memory_that_is_written_all_the_time() {
     followed.target.write(at, PAGES, 1);
     followed.checkpoint(Limits::default());
     followed.target.tell(&format!("d {at} {PAGES} 1500"));
-    for number in 0..10 {
+    // On a busy machine it may not have had its turn between two looks: such a checkpoint shows nothing, and does not count.
+    let (mut good, end) = (0, Instant::now() + Duration::from_secs(60));
+    while good < 10 {
         std::thread::sleep(Duration::from_millis(20));
         let (rounds, last) = followed.checkpoint(Limits { small_pages: 0, rounds: 6 });
-        println!("{number}: {} rounds, {} pages in the pause", rounds.len(), last.written_pages);
-        assert!(rounds.len() > 1 && last.written_pages > 0, "it writes");
+        println!("{} rounds, {} pages in the pause", rounds.len(), last.written_pages);
+        good += u32::from(rounds.len() > 1 && last.written_pages > 0);
+        assert!(Instant::now() < end, "it writes");
     }
 }
 
@@ -495,7 +498,27 @@ fn another_program_is_an_error() {
     let (pid, mut tracker) = (followed.target.pid(), followed.tracker);
     drop(followed.target);
     assert!(matches!(maps::read(pid), Err(Error::Gone { .. })));
-    assert!(tracker.changed(&[], Phase::Running).is_err());
+    assert!(matches!(tracker.changed(&[], Phase::Running), Err(Error::Gone { .. })));
+}
+
+/// Also while it gives back its memory, when its parent cannot be told of its end yet.
+#[test]
+fn a_process_that_ends_is_gone() {
+    for _ in 0..10 {
+        let mut followed = Followed::start();
+        let at = followed.target.map(20_000, RW, PRIVATE);
+        followed.target.write(at, 20_000, 1);
+        followed.changes();
+        let mappings = maps::read(followed.target.pid()).unwrap();
+        // SAFETY: one call of the system, with numbers.
+        unsafe { libc::kill(followed.target.pid(), libc::SIGKILL) };
+        let err = loop {
+            if let Err(err) = followed.tracker.changed(&mappings, Phase::Running) {
+                break err;
+            }
+        };
+        assert!(matches!(err, Error::Gone { .. }), "{err}");
+    }
 }
 
 /// Prints the memory's part of the pause: 512 MB, 10,000 random pages written in a second.

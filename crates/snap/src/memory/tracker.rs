@@ -43,7 +43,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::maps::{Kept, Mapping};
+use super::maps::{self, Kept, Mapping};
 use super::sweep::{Awake, Look, Sweep};
 use crate::error::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
@@ -229,7 +229,7 @@ impl Tracker {
         }
         // Asked last: if it was there then, all that was found is about it.
         if self.sweep.pagemap().ended().map_err(|err| Error::io(format!("page table of process {}", self.pid), err))? {
-            return Err(self.other_program());
+            return Err(self.memory_is_gone());
         }
         let empty = PageSet::of(found.empty);
         let owed = self.owed.intersection(&kept);
@@ -260,14 +260,18 @@ impl Tracker {
         }
     }
 
-    fn other_program(&self) -> Error {
-        Error::Target { pid: self.pid, what: "it has ended, or runs another program now (exec)".into() }
+    /// The process has ended, even if its parent cannot be told yet, or it has other memory now.
+    fn memory_is_gone(&self) -> Error {
+        match maps::read(self.pid) {
+            Err(gone @ Error::Gone { .. }) => gone,
+            _ => Error::Target { pid: self.pid, what: "it runs another program now (exec)".into() },
+        }
     }
 
     fn failed(&self, range: &Pages, err: io::Error) -> Error {
         // The memory that is looked at went away meanwhile.
         if err.raw_os_error() == Some(libc::ESRCH) {
-            return self.other_program();
+            return self.memory_is_gone();
         }
         Error::io(format!("page table of process {}, {:x}-{:x}", self.pid, range.start * PAGE, range.end * PAGE), err)
     }
