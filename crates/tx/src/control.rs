@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Control: | sequence lock | owner, checkpointer, wake-up words | lane 0 | lane 1 | ... |
-//!   lane:    | announced (a line of its own) | head, tail, taken |
+//!   lane:    | announced, guarded (a line of their own) | head, tail, taken |
 //!
 //!   log of a lane, by position:      tail ........ head
 //!                              applied | durable, live | being written
@@ -12,14 +12,18 @@
 //! What must always hold:
 //! 1. `announced` is 0, or not greater than the timestamp of the transaction that the thread runs, from before that transaction can take
 //!    effect until its record is durable;
-//! 2. records before `head` are durable; those before `tail` are in the durable image;
-//! 3. none of this matters after a crash: it is volatile, made anew at each opening.
+//! 2. `guarded` is 1 from before a transaction under versions looks whether software transactions run until it has taken effect, unless it
+//!    saw any; and such a transaction reads nothing before it has seen 0 there after it entered. So the two never take effect beside each
+//!    other without the sequence lock;
+//! 3. records before `head` are durable; those before `tail` are in the durable image;
+//! 4. none of this matters after a crash: it is volatile, made anew at each opening.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
+use crossbeam_utils::Backoff;
 use towa_media::{Mapping, Region};
 
 use crate::clock::{self, Clock};
@@ -40,7 +44,9 @@ const SKEW: u64 = 100;
 pub(crate) struct Lane {
     /// 0, or a lower bound of the timestamp of the transaction that runs or whose record is not durable yet.
     pub announced: AtomicU64,
-    _line: [u64; 15],
+    /// 1 while a transaction takes effect under the locks of its versions alone.
+    pub guarded: AtomicU64,
+    _line: [u64; 14],
     /// Position up to which the log is durable.
     pub head: AtomicU64,
     /// Position up to which it is applied, and so free.
@@ -79,11 +85,13 @@ pub(crate) struct Control {
     pub asleep: AtomicU32,
     /// Newest timestamp that the image holds durably.
     pub applied: AtomicU64,
+    /// Of each lane a bit: transactions under versions have run there.
+    pub guarded_lanes: AtomicU64,
     pub lanes: [Lane; LANES_MAX],
 }
 
 /// What a finished control block begins with.
-pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL1");
+pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL2");
 
 /// A control block, of this process alone or shared with another.
 #[derive(Debug)]
@@ -185,6 +193,43 @@ impl Control {
         // A full barrier: nobody who finds the word still empty can have read the time after this thread will.
         self.lanes[lane].announced.swap(since, SeqCst);
         since
+    }
+
+    /// Announces that the thread of `lane` begins a transaction that takes effect under the locks of its versions; with it, whether it
+    /// needs the sequence lock, too, for software transactions run beside it. Ends with [`end_guarded`](Self::end_guarded).
+    #[inline]
+    pub fn announce_guarded(&self, lane: usize) -> (u64, bool) {
+        let bit = 1 << lane;
+        if self.guarded_lanes.load(Relaxed) & bit == 0 {
+            self.guarded_lanes.fetch_or(bit, SeqCst);
+        }
+        self.lanes[lane].guarded.store(1, Relaxed);
+        // Its barrier stands between the store and the look: a software transaction that is not seen here sees that store.
+        let since = self.announce(lane);
+        let beside = self.sequence.is_entered();
+        if beside {
+            self.end_guarded(lane);
+        }
+        (since, beside)
+    }
+
+    /// It has taken effect, or never will.
+    #[inline]
+    pub fn end_guarded(&self, lane: usize) {
+        self.lanes[lane].guarded.store(0, Release);
+    }
+
+    /// A software transaction begins: from here on nobody takes effect without the sequence lock.
+    pub fn enter_software(&self) {
+        self.sequence.enter();
+        let mut lanes = self.guarded_lanes.load(SeqCst);
+        while lanes != 0 {
+            let backoff = Backoff::new();
+            while self.lanes[lanes.trailing_zeros() as usize].guarded.load(Acquire) != 0 {
+                backoff.snooze();
+            }
+            lanes &= lanes - 1;
+        }
     }
 
     /// Asks for a checkpoint.

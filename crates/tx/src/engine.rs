@@ -26,6 +26,8 @@ pub(crate) struct Engine {
     /// Where blocks begin.
     pub data: Addr,
     pub tm: Tm,
+    /// Transactions on guarded words take effect under the locks of their versions.
+    pub by_versions: bool,
     pub retry: Retry,
     pub commit: Commit,
     pub checkpointer: Checkpointer,
@@ -65,6 +67,8 @@ impl Engine {
             data: view.base() + headers_end(heap.len(), CHUNK),
             view,
             tm,
+            // Where timestamps are the sequence lock's numbers, everybody has to take that; in hardware nobody has to take any.
+            by_versions: tm == Tm::Stm && clock == Clock::Tsc,
             retry: options.retry,
             commit: options.commit,
             checkpointer: options.checkpointer,

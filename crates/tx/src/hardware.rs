@@ -23,7 +23,7 @@ use crate::options::Retry;
 use crate::rtm::{self, status};
 use crate::stats::add;
 use crate::thread::Core;
-use crate::tx::{NOTED_MAX, Tx, code};
+use crate::tx::{NOTED_MAX, Path, Tx, code};
 use crate::{clock, version};
 
 /// How a transaction ends here.
@@ -61,7 +61,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> Resu
     loop {
         let status = rtm::begin();
         if status == rtm::STARTED {
-            let Ok(result) = body(&mut Tx { core, in_hardware: true }) else { rtm::abort::<{ code::SOFTWARE }>() };
+            let Ok(result) = body(&mut Tx { core, path: Path::Hardware }) else { rtm::abort::<{ code::SOFTWARE }>() };
             let Some(beside_software) = core.engine.control.sequence.subscribe() else { rtm::abort::<{ code::BUSY }>() };
             if beside_software && !(core.noted.is_empty() && core.touched.is_empty()) {
                 core.engine.control.sequence.disturb();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   thread   body ─ reads, writes ─ takes effect at t ─ record: one line, one fence ─ returns: durable
-//!                    (RTM, or NOrec in software)           │
+//!                    (RTM; in software NOrec, or versions) │
 //!   working copy (DRAM) ◄──────┘                           ▼
 //!                                         the thread's log (lane) ── checkpointer ──► image
 //! ```
@@ -24,6 +24,7 @@ mod control;
 mod durable;
 mod engine;
 mod error;
+mod guarded;
 mod hardware;
 mod meeting;
 mod nesting;

@@ -20,13 +20,18 @@ thread_local! {
     static IN_BODY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a body in software. It does not unwind.
+/// Runs a body in software.
 #[inline]
 pub(crate) fn body<R>(run: impl FnOnce() -> R) -> R {
+    struct Mark;
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            IN_BODY.set(false);
+        }
+    }
     IN_BODY.set(true);
-    let result = run();
-    IN_BODY.set(false);
-    result
+    let _mark = Mark;
+    run()
 }
 
 /// Refuses `what` inside a body. In a hardware transaction this does not return: its body is run again in software.

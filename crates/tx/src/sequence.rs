@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   number   even: nobody takes effect     odd: one software transaction writes back
-//!   running  software transactions that run: while there are any, hardware transactions that wrote move the number on by 2
+//!   running  software transactions that run: while there are any, hardware transactions that wrote move the number on by 2, and
+//!            transactions under versions take the lock
 //! ```
 //!
 //! What must always hold: a software transaction that saw one even number all the while saw one state of memory. A hardware transaction
@@ -68,6 +69,12 @@ impl Sequence {
     /// A software transaction begins.
     pub fn enter(&self) {
         self.running.fetch_add(1, SeqCst);
+    }
+
+    /// Whether software transactions run.
+    #[inline]
+    pub fn is_entered(&self) -> bool {
+        self.running.load(SeqCst) > 0
     }
 
     /// It has ended.

@@ -20,7 +20,7 @@ use crate::nesting;
 use crate::options::Tm;
 use crate::stats::add;
 use crate::thread::Core;
-use crate::tx::Tx;
+use crate::tx::{Path, Tx};
 use crate::version;
 use crate::view::Addr;
 
@@ -54,7 +54,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
             return Err(closed);
         }
         core.begin_software(conflicts >= CONFLICTS_MAX);
-        let result = nesting::body(|| catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, in_hardware: false }))));
+        let result = nesting::body(|| catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, path: Path::Software }))));
         let effect = match &result {
             Ok(Ok(_)) => core.take_effect(),
             Ok(Err(Abort::Conflict)) => Effect::Conflict,
@@ -109,9 +109,8 @@ impl Core {
         self.roots.clear();
         self.frees.clear();
         touch_pages(&mut self.noted);
-        let sequence = &self.engine.control.sequence;
-        sequence.enter();
-        self.snapshot = sequence.wait_even();
+        self.engine.control.enter_software();
+        self.snapshot = self.engine.control.sequence.wait_even();
         if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
         }

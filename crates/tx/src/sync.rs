@@ -50,6 +50,9 @@ mod modelled {
         pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_add(value, order)
         }
+        pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+            self.0.fetch_or(bits, order)
+        }
         pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_sub(value, order)
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   room in the log? ─► announce ─► hardware, some tries ─► software, until it gets through ─► record durable ─► announce nothing
-//!                          ▲              │ stale: give up
+//!                          ▲    or under versions: the same  │ stale: give up
 //!                          └── log full: retract, wait ──────┘
 //! ```
 //!
@@ -23,10 +23,10 @@ use crate::error::{Abort, Error, Result};
 use crate::options::{Commit, Tm};
 use crate::pool::Pool;
 use crate::stats::{Counts, add};
-use crate::tx::{NOTED_MAX, TOUCHED_MAX, Tx};
+use crate::tx::{GaveUp, NOTED_MAX, TOUCHED_MAX, Tx};
 use crate::view::{Addr, View};
 use crate::write_set::WriteSet;
-use crate::{hardware, nesting, software, version};
+use crate::{guarded, hardware, nesting, software, version};
 
 /// Versions that a transaction keeps apart; with more it depends on everything older.
 const DEPENDENCIES_MAX: usize = 8;
@@ -76,12 +76,15 @@ pub(crate) struct Core {
     pub unguarded: bool,
     /// Version words to be stamped.
     pub touched: Vec<Addr>,
-    /// In hardware: the writes, in order.
+    /// In hardware and under versions: the writes, in order.
     pub noted: Vec<(Addr, u64)>,
+    /// Under versions: why it will not take effect.
+    pub gave_up: Option<GaveUp>,
     /// In software: the sequence number at which everything read was the same state.
     pub snapshot: u64,
     /// In software: the sequence lock is held.
     pub holds_lock: bool,
+    /// In software: words read, and what they were; under versions: those alone.
     pub reads: Vec<(Addr, u64)>,
     pub writes: WriteSet,
     /// Blocks it allocated: address and length.
@@ -131,6 +134,7 @@ impl Thread {
             unguarded: false,
             touched: Vec::with_capacity(TOUCHED_MAX),
             noted: Vec::with_capacity(NOTED_MAX),
+            gave_up: None,
             snapshot: 0,
             holds_lock: false,
             reads: Vec::new(),
@@ -185,6 +189,19 @@ impl Thread {
             }
         }
         software::run(core, &mut body)
+    }
+
+    /// [`transaction`](Self::transaction) for bodies that only read versions, read and write words guarded by these, and touch them: where
+    /// there is no hardware for it, such a one takes effect under the locks of its versions, beside all others. Any other body may be
+    /// given, too, and is run anew as `transaction` does.
+    #[inline]
+    pub fn transaction_guarded<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
+        if self.core.engine.by_versions
+            && let Some(result) = guarded::run(&mut self.core, &mut body)?
+        {
+            return Ok(result);
+        }
+        self.transaction(body)
     }
 
     /// [`transaction`](Self::transaction) in software at once: for bodies that allocate, free, or write much.
@@ -254,6 +271,12 @@ impl Core {
     #[inline]
     pub fn announce(&mut self) {
         let since = self.engine.control.announce(self.lane);
+        self.begin(since);
+    }
+
+    /// A transaction begins, announced by this time.
+    #[inline]
+    pub fn begin(&mut self, since: u64) {
         if since + CLOCK_BACK_MAX < self.since {
             self.engine.poison(
                 "the time stamp counter went back (suspended, or moved to another machine?); use stm on such a machine".into(),

@@ -1,23 +1,23 @@
 //! A transaction as its body sees it: reads, writes, allocation.
 //!
 //! ```text
-//!                 hardware                              software
-//!   read          load                                  load, note it; look again when the sequence moved
-//!   write         store, note it for the log            buffer it
-//!   touch         note; stamped just before the end     note; locked during write-back, then stamped
-//!   alloc, free   (sends the body to the software path) journal of the allocator
+//!                 hardware                              under versions (guarded)          software
+//!   read          load                                  load; versions still the same?    load, note it; look again when the sequence moved
+//!   write         store, note it for the log            note it                           buffer it
+//!   touch         note; stamped just before the end     note; locked, then stamped        note; locked during write-back, then stamped
+//!   alloc, free   (sends the body to the software path) (the same)                        journal of the allocator
 //! ```
 //!
 //! What must always hold: a hardware transaction that does not commit leaves no trace, whatever its body did to this thread's
-//! state; a software one touches shared memory only in `software::take_effect`, but for blocks that it allocated itself.
+//! state; the others touch shared memory only when they take effect, but for blocks that a software one allocated itself.
 
 use towa_heap::Root;
 
 use crate::error::{Abort, Error};
-use crate::rtm;
 use crate::thread::Core;
 use crate::version;
 use crate::view::{Addr, WORD};
+use crate::{guarded, rtm};
 
 /// Codes of explicit hardware aborts.
 pub(crate) mod code {
@@ -31,6 +31,26 @@ pub(crate) mod code {
     pub const FULL: u8 = 4;
 }
 
+/// How a body runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// In a hardware transaction.
+    Hardware,
+    /// In software, under the locks of its versions alone.
+    Versions,
+    /// In software.
+    Software,
+}
+
+/// Why a run under versions does not take effect, whatever its body answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GaveUp {
+    /// Another transaction was in the way.
+    Conflict,
+    /// The body does what only the software path can.
+    Software,
+}
+
 /// Writes that the hardware path notes at most. Its write set ends at some 200 scattered lines anyway.
 pub(crate) const NOTED_MAX: usize = 1024;
 /// Versions that a transaction touches at most in hardware.
@@ -40,7 +60,7 @@ pub(crate) const TOUCHED_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Tx<'t> {
     pub(crate) core: &'t mut Core,
-    pub(crate) in_hardware: bool,
+    pub(crate) path: Path,
 }
 
 impl Tx<'_> {
@@ -50,7 +70,7 @@ impl Tx<'_> {
     /// If that is no word of the heap.
     #[inline]
     pub fn read(&mut self, a: Addr) -> Result<u64, Abort> {
-        self.core.unguarded = true;
+        self.unguarded()?;
         self.read_guarded(a)
     }
 
@@ -60,8 +80,8 @@ impl Tx<'_> {
     /// A word of the root table or of the allocator's own.
     #[inline]
     pub fn write(&mut self, a: Addr, value: u64) -> Result<(), Abort> {
-        self.core.unguarded = true;
-        if self.in_hardware {
+        self.unguarded()?;
+        if self.path == Path::Hardware {
             // Its line becomes part of what is read, before the time is: so a transaction that wrote here earlier is older.
             self.core.blocks.load(a);
         }
@@ -71,9 +91,12 @@ impl Tx<'_> {
     /// The version word at `a`, not locked. This transaction then takes effect after the one that stamped it, and is durable after it.
     #[inline]
     pub fn read_version(&mut self, a: Addr) -> Result<u64, Abort> {
+        if self.path == Path::Versions {
+            return self.core.read_version_guarded(a);
+        }
         let version = self.read_guarded(a)?;
         if version::is_locked(version) {
-            return if self.in_hardware { rtm::abort::<{ code::BUSY }>() } else { Err(Abort::Conflict) };
+            return if self.path == Path::Hardware { rtm::abort::<{ code::BUSY }>() } else { Err(Abort::Conflict) };
         }
         self.core.depend_on(version);
         Ok(version)
@@ -83,8 +106,11 @@ impl Tx<'_> {
     /// in a new block, and is nobody's to [write](Self::write).
     #[inline]
     pub fn touch(&mut self, a: Addr) -> Result<(), Abort> {
-        if self.core.touched.len() == self.core.touched.capacity() && self.in_hardware {
-            rtm::abort::<{ code::FULL }>();
+        if self.core.touched.len() == self.core.touched.capacity() {
+            self.full()?;
+        }
+        if self.path == Path::Versions && self.core.version_read(a).is_none() {
+            return self.software();
         }
         if !self.core.touched.contains(&a) {
             self.core.blocks.word(a);
@@ -97,25 +123,38 @@ impl Tx<'_> {
     /// [read](Self::read_version): it waits for no other thread's record but those that this version stands for.
     #[inline]
     pub fn read_guarded(&mut self, a: Addr) -> Result<u64, Abort> {
-        if self.in_hardware { Ok(self.core.blocks.load(a)) } else { self.core.read_software(a) }
+        match self.path {
+            Path::Hardware => Ok(self.core.blocks.load(a)),
+            Path::Versions => self.core.read_guarded(a),
+            Path::Software => self.core.read_software(a),
+        }
     }
 
     /// [`write`](Self::write) of a word guarded by a version word that this transaction has read and [touches](Self::touch).
     #[inline]
     pub fn write_guarded(&mut self, a: Addr, value: u64) -> Result<(), Abort> {
-        let core = &mut *self.core;
-        if a < core.data {
+        if a < self.core.data {
             return self.refuse(a);
         }
-        if self.in_hardware {
-            if core.noted.len() == core.noted.capacity() {
-                rtm::abort::<{ code::FULL }>();
+        match self.path {
+            Path::Hardware => {
+                if self.core.noted.len() == self.core.noted.capacity() {
+                    self.full()?;
+                }
+                self.core.view.store(a, value);
+                self.core.noted.push((a, value));
             }
-            core.view.store(a, value);
-            core.noted.push((a, value));
-        } else {
-            core.view.word(a);
-            core.writes.put(a, value);
+            Path::Versions => {
+                if self.core.noted.len() == guarded::NOTED_MAX {
+                    self.full()?;
+                }
+                self.core.view.word(a);
+                self.core.noted.push((a, value));
+            }
+            Path::Software => {
+                self.core.view.word(a);
+                self.core.writes.put(a, value);
+            }
         }
         Ok(())
     }
@@ -196,18 +235,37 @@ impl Tx<'_> {
 
     /// Gives up: what the body was begun for has changed. The transaction ends with [`Error::Stale`].
     pub fn stale<T>(&mut self) -> Result<T, Abort> {
-        if self.in_hardware { rtm::abort::<{ code::STALE }>() } else { Err(Abort::Stale) }
+        if self.path == Path::Hardware { rtm::abort::<{ code::STALE }>() } else { Err(Abort::Stale) }
     }
 
     /// Gives up by the program's own wish. The transaction ends with [`Error::Aborted`].
     pub fn abort<T>(&mut self, why: &'static str) -> Result<T, Abort> {
-        self.software()?;
-        Err(Abort::User(why))
+        if self.path == Path::Hardware { rtm::abort::<{ code::SOFTWARE }>() } else { Err(Abort::User(why)) }
     }
 
     /// Goes on only in software.
     #[inline]
     fn software(&mut self) -> Result<(), Abort> {
-        if self.in_hardware { rtm::abort::<{ code::SOFTWARE }>() } else { Ok(()) }
+        match self.path {
+            Path::Hardware => rtm::abort::<{ code::SOFTWARE }>(),
+            Path::Versions => Err(self.core.give_up(GaveUp::Software)),
+            Path::Software => Ok(()),
+        }
+    }
+
+    /// It has no room for one more: so does nobody's but the software path.
+    #[inline]
+    fn full(&mut self) -> Result<(), Abort> {
+        if self.path == Path::Hardware { rtm::abort::<{ code::FULL }>() } else { self.software() }
+    }
+
+    /// Reads or writes a word that no version guards.
+    #[inline]
+    fn unguarded(&mut self) -> Result<(), Abort> {
+        if self.path == Path::Versions {
+            return self.software();
+        }
+        self.core.unguarded = true;
+        Ok(())
     }
 }

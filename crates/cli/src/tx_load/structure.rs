@@ -126,7 +126,11 @@ impl Structure {
         let done = match stack(number, seq, nodes) {
             Stack::Neither => {
                 let guarded = chance(number, seq, 3).is_multiple_of(2);
-                thread.transaction(|tx| self.advance(tx, number, seq, guarded))
+                if guarded {
+                    thread.transaction_guarded(|tx| self.advance(tx, number, seq, true))
+                } else {
+                    thread.transaction(|tx| self.advance(tx, number, seq, false))
+                }
             }
             change => thread.transaction_software(|tx| {
                 let head = self.thread(number, 1);

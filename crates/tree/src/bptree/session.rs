@@ -121,7 +121,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
     /// Changes the value of an entry.
     #[inline]
     fn set(&mut self, leaf: Leaf, slot: usize, value: u64) -> Result<bool> {
-        let done = self.thread.transaction(|tx| {
+        let done = self.thread.transaction_guarded(|tx| {
             if tx.read_version(leaf.at + VERSION)? != leaf.version {
                 return tx.stale();
             }
@@ -158,7 +158,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
             tx.write_guarded(leaf.at + WORD_1, bitmap)?;
             tx.touch(leaf.at + VERSION)
         };
-        let done = if K::INLINE { self.thread.transaction(body) } else { self.thread.transaction_software(body) };
+        let done = if K::INLINE { self.thread.transaction_guarded(body) } else { self.thread.transaction_software(body) };
         self.took_effect(done)
     }
 
@@ -175,7 +175,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
             }
             tx.touch(leaf.at + VERSION)
         };
-        let done = if K::INLINE { self.thread.transaction(body) } else { self.thread.transaction_software(body) };
+        let done = if K::INLINE { self.thread.transaction_guarded(body) } else { self.thread.transaction_software(body) };
         self.took_effect(done)
     }
 }

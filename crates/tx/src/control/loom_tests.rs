@@ -99,8 +99,15 @@ struct World {
 impl World {
     fn new(clock: Clock) -> Arc<World> {
         let word = || AtomicU64::new(0);
-        let lane =
-            || Lane { announced: word(), _line: [0; 15], head: word(), tail: word(), taken: AtomicU32::new(0), _reserved: 0 };
+        let lane = || Lane {
+            announced: word(),
+            guarded: word(),
+            _line: [0; 14],
+            head: word(),
+            tail: word(),
+            taken: AtomicU32::new(0),
+            _reserved: 0,
+        };
         let number = AtomicU32::new;
         let control = Control {
             sequence: Sequence::default(),
@@ -116,6 +123,7 @@ impl World {
             stop: number(0),
             asleep: number(0),
             applied: word(),
+            guarded_lanes: word(),
             lanes: std::array::from_fn(|_| lane()),
         };
         Arc::new(World { control, version: word(), durable: word() })
