@@ -52,6 +52,14 @@ impl Counters {
         add(&self.cells.mine().bytes_stored, bytes);
     }
 
+    /// Bytes of one line, which was written back.
+    #[inline]
+    pub(crate) fn stored_line(&self, bytes: usize) {
+        let mine = self.cells.mine();
+        add(&mine.bytes_stored, bytes);
+        add(&mine.write_backs, 1);
+    }
+
     #[inline]
     pub(crate) fn streamed(&self, bytes: usize) {
         add(&self.cells.mine().bytes_streamed, bytes);

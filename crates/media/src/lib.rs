@@ -167,6 +167,22 @@ pub trait Region: Send + Sync + fmt::Debug {
     fn store(&self, off: u64, bytes: &[u8]) -> Result<()>;
     /// Starts writing back the lines that hold `off..off + len`.
     fn write_back(&self, off: u64, len: u64);
+    /// [`store`](Self::store)s some words of the line that begins at `off`, those whose bits `mask` has, the lower first; and starts
+    /// [writing it back](Self::write_back).
+    #[inline]
+    fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+        let mut bytes = [0; LINE];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_ne_bytes()));
+        let mut left = u32::from(mask);
+        while left != 0 {
+            let first = left.trailing_zeros();
+            let end = first + (left >> first).trailing_ones();
+            self.store(off + u64::from(first) * 8, &bytes[first as usize * 8..end as usize * 8])?;
+            left &= u32::MAX << end;
+        }
+        self.write_back(off, LINE as u64);
+        Ok(())
+    }
     /// Streamed (non-temporal) store for data that is not read again soon. Durable after [`fence`](Self::fence) alone. A range
     /// written with `stream` must not have unfenced cached stores. Other threads may see it late and out of order until the
     /// fence, even after taking a lock: fence before handing the range over.

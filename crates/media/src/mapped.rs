@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, in_range};
 use crate::model::Device;
-use crate::{Access, Counters, Mapping, Region, Result, directory, persist};
+use crate::{Access, Counters, LINE, Mapping, Region, Result, directory, persist};
 
 /// From this length on the kernel copies: it does not take a page fault for every page read for the first time.
 const READ_BY_CALL: usize = 64 << 10;
@@ -87,6 +87,20 @@ impl Region for MappedRegion {
         if let Some(device) = &self.shared.device {
             device.write_back(from.addr(), lines);
         }
+    }
+    #[inline]
+    fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+        let to = self.at(off, LINE, self.writable)?;
+        // SAFETY: the line is inside the mapping, which is writable; callers never write one range from two threads.
+        unsafe {
+            persist::store_words(to.cast(), words, mask);
+            persist::write_back(to, LINE);
+        }
+        self.shared.counters.stored_line(mask.count_ones() as usize * 8);
+        if let Some(device) = &self.shared.device {
+            device.write_back(to.addr(), 1);
+        }
+        Ok(())
     }
     #[inline]
     fn stream(&self, off: u64, bytes: &[u8]) -> Result<()> {

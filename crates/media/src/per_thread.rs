@@ -40,6 +40,12 @@ impl<T: Default> PerThread<T> {
             NO_SLOT => take_slot(),
             slot => slot,
         };
+        // Most programs have no more threads than these.
+        if slot < FIRST_BUCKET
+            && let Some(cells) = self.buckets[0].get()
+        {
+            return &cells[slot].0;
+        }
         let bucket = ((slot / FIRST_BUCKET + 1).ilog2()) as usize;
         let before = FIRST_BUCKET * ((1 << bucket) - 1);
         let cells = match self.buckets[bucket].get() {

@@ -44,6 +44,20 @@ pub unsafe fn store(dst: *mut u8, src: &[u8]) {
     }
 }
 
+/// Stores the words of a line whose bits `mask` has, one instruction each, the lower first.
+///
+/// # Safety
+/// `line` must be aligned to 8 and valid for writes of a line, whose words in `mask` no other thread accesses meanwhile.
+#[inline]
+pub unsafe fn store_words(line: *mut u64, words: &[u64; LINE / 8], mask: u8) {
+    for (at, word) in words.iter().enumerate() {
+        if mask == u8::MAX || mask >> at & 1 == 1 {
+            // SAFETY: within the line, by the caller's promise. Volatile, as in `store`.
+            unsafe { line.add(at).write_volatile(*word) };
+        }
+    }
+}
+
 /// Copies `src` to `dst` past the cache: whole lines with non-temporal stores, an unaligned head and tail with cached stores
 /// that are written back. Durable after [`fence`]; visible to other threads in order after it too.
 ///

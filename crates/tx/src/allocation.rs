@@ -112,16 +112,22 @@ impl Core {
         }
         self.note_ranges_from(from);
         if self.allocating {
-            let frontier = self.engine.heap.allocator().frontier();
-            if frontier > self.engine.logged_frontier() {
-                self.record.frontier(frontier);
-                self.frontier = frontier;
-            }
+            self.note_frontier();
         }
         Ok(())
     }
 
+    /// Puts the allocator's frontier into the record, unless the log has it.
+    pub(crate) fn note_frontier(&mut self) {
+        let frontier = self.engine.heap.allocator().frontier();
+        if frontier > self.engine.logged_frontier() {
+            self.record.frontier(frontier);
+            self.frontier = frontier;
+        }
+    }
+
     /// Puts what was written in place into the record.
+    #[inline]
     pub(crate) fn note_ranges(&mut self) {
         self.note_ranges_from(0);
     }

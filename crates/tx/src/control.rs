@@ -222,14 +222,20 @@ impl Control {
     /// A software transaction begins: from here on nobody takes effect without the sequence lock.
     pub fn enter_software(&self) {
         self.sequence.enter();
-        let mut lanes = self.guarded_lanes.load(SeqCst);
-        while lanes != 0 {
-            let backoff = Backoff::new();
-            while self.lanes[lanes.trailing_zeros() as usize].guarded.load(Acquire) != 0 {
-                backoff.snooze();
+        let (mut left, backoff) = (self.guarded_lanes.load(SeqCst), Backoff::new());
+        loop {
+            left = self.still_guarded(left);
+            if left == 0 {
+                return;
             }
-            lanes &= lanes - 1;
+            backoff.snooze();
         }
+    }
+
+    /// On which of these lanes a transaction takes effect under versions alone.
+    fn still_guarded(&self, lanes: u64) -> u64 {
+        let is_guarded = |lane: &usize| lanes >> lane & 1 == 1 && self.lanes[*lane].guarded.load(Acquire) != 0;
+        (0..LANES_MAX).filter(is_guarded).fold(0, |left, lane| left | 1 << lane)
     }
 
     /// Asks for a checkpoint.

@@ -28,12 +28,6 @@ impl Core {
     #[inline]
     pub fn finish_hardware(&mut self, timestamp: u64) -> Result<()> {
         add(&self.counts.commits_hardware, 1);
-        self.finish_noted(timestamp)
-    }
-
-    /// After a transaction took effect whose writes are noted in order.
-    #[inline]
-    pub fn finish_noted(&mut self, timestamp: u64) -> Result<()> {
         if self.noted.is_empty() && self.touched.is_empty() {
             return self.finish_read_only();
         }

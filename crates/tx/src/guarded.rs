@@ -1,9 +1,9 @@
-//! Transactions under versions: a software path for bodies that read and write only words guarded by version words. They take effect
-//! under the locks of the versions that they touch (as in TL2: Dice, Shalev, Shavit, DISC 2006), so that those of different threads meet
-//! only where their words do. Tree changes of one leaf are such.
+//! Transactions under versions: a software path for bodies that read and write only words guarded by version words, or new blocks. They
+//! take effect under the locks of the versions that they touch (as in TL2: Dice, Shalev, Shavit, DISC 2006), so that those of different
+//! threads meet only where their words do. Changes of a tree's leaves are such, and splits.
 //!
 //! ```text
-//!   announce ─► body ─► lock what it touches ─► time ─► what else it read is the same? ─► write ─► stamp ─► durable
+//!   announce ─► body ─► record ─► lock what it touches ─► time ─► what else it read is the same? ─► write ─► stamp ─► durable
 //!      │                  (a compare-and-set from the version that it read)
 //!      └ software transactions run: all from the locks to the stamps under the sequence lock, too, which shows them that something changed
 //! ```
@@ -13,7 +13,8 @@
 //! 2. a touched version is locked from before the first word that it guards is written until after the last, by one transaction, and
 //!    the time is read in between: so it is later than that of whoever had it before, and sooner than that of whoever has it next. The
 //!    time is read before the look at versions that it only read: whoever changes those afterwards is later, too;
-//! 3. beside software transactions, which see no locks of words, it holds the sequence lock ([`Control::announce_guarded`]).
+//! 3. whatever ends a run that does not take effect, what its allocations wrote in place is undone, and the allocator's journal is ended;
+//! 4. beside software transactions, which see no locks of words, it holds the sequence lock ([`Control::announce_guarded`]).
 //!
 //! [`Control::announce_guarded`]: crate::control::Control::announce_guarded
 
@@ -22,6 +23,7 @@ use std::sync::atomic::{Ordering::*, fence};
 use crossbeam_utils::Backoff;
 
 use crate::error::{Abort, Result};
+use crate::software::Effect;
 use crate::stats::add;
 use crate::thread::Core;
 use crate::tx::{GaveUp, Path, Tx};
@@ -29,18 +31,19 @@ use crate::view::Addr;
 use crate::{clock, nesting, version};
 
 /// Writes that such a transaction notes at most: they are looked through at each read.
-pub(crate) const NOTED_MAX: usize = 64;
+pub(crate) const NOTED_MAX: usize = 256;
 /// Conflicts after which the software path is taken, which can run alone.
 const CONFLICTS_MAX: u32 = 16;
-/// Bytes of the longest record: every word a run of its own, and the record's head.
+/// Bytes of the longest record without new blocks: every word a run of its own, and the record's head.
 const RECORD_MAX: u64 = NOTED_MAX as u64 * 16 + 64;
 
-/// Takes the announcement back if the body panics.
-struct Announced<'c>(&'c mut Core);
+/// Undoes the run if its body panics.
+struct Run<'c>(&'c mut Core);
 
-impl Drop for Announced<'_> {
+impl Drop for Run<'_> {
     fn drop(&mut self) {
-        self.0.end_guarded();
+        // An error has poisoned the pool, and the panic says more.
+        let _ = self.0.undo_guarded();
     }
 }
 
@@ -48,40 +51,53 @@ impl Drop for Announced<'_> {
 #[inline]
 pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<Option<R>> {
     nesting::refuse(&core.engine, "a transaction")?;
-    let backoff = Backoff::new();
-    for _ in 0..CONFLICTS_MAX {
-        core.make_room(RECORD_MAX)?;
+    let (mut room, mut conflicts, backoff) = (RECORD_MAX, 0, Backoff::new());
+    while conflicts < CONFLICTS_MAX {
+        core.make_room(room)?;
         let beside = core.begin_guarded();
         if let Err(closed) = core.engine.check() {
-            core.end_guarded();
+            core.undo_guarded()?;
             return Err(closed);
         }
-        let announced = Announced(&mut *core);
-        let result = nesting::body(|| body(&mut Tx { core: &mut *announced.0, path: Path::Versions }));
-        std::mem::forget(announced);
-        match (core.why_not(), result) {
+        let run = Run(&mut *core);
+        let result = nesting::body(|| body(&mut Tx { core: &mut *run.0, path: Path::Versions }));
+        std::mem::forget(run);
+        let effect = match (core.why_not(), &result) {
+            (None, Ok(_)) => core.take_effect_guarded(beside),
             (Some(GaveUp::Software), _) => {
-                core.end_guarded();
+                core.undo_guarded()?;
                 return Ok(None);
             }
-            (None, Ok(result)) => {
-                if let Some(timestamp) = core.take_effect_guarded(beside) {
-                    add(&core.counts.commits_software, 1);
-                    core.finish_noted(timestamp)?;
-                    return Ok(Some(result));
-                }
-            }
-            (None, Err(abort)) if !matches!(abort, Abort::Conflict) => {
-                core.end_guarded();
-                add(if matches!(abort, Abort::Stale) { &core.counts.stale } else { &core.counts.aborts_user }, 1);
+            (Some(GaveUp::Conflict), _) | (None, Err(Abort::Conflict)) => Effect::Conflict,
+            (None, Err(_)) => {
+                core.undo_guarded()?;
+                let Err(abort) = result else { unreachable!("looked at above") };
+                core.count_given_up(&abort);
                 return Err(abort.into_error());
             }
-            _ => {}
+        };
+        match effect {
+            Effect::Done(timestamp) => {
+                core.finish_effect(timestamp)?;
+                let Ok(result) = result else { unreachable!("it took effect") };
+                return Ok(Some(result));
+            }
+            Effect::Failed(e) => {
+                core.undo_guarded()?;
+                return Err(e);
+            }
+            Effect::NoRoom(len) => {
+                core.undo_guarded()?;
+                room = len;
+            }
+            Effect::Conflict => {
+                conflicts += 1;
+                add(&core.counts.aborts_software, 1);
+                core.undo_guarded()?;
+                backoff.snooze();
+                add(&core.counts.abort_ns, (clock::tsc_about() - core.first_tick).saturating_sub(core.since));
+            }
         }
-        core.end_guarded();
-        add(&core.counts.aborts_software, 1);
-        backoff.snooze();
-        add(&core.counts.abort_ns, (clock::tsc_about() - core.first_tick).saturating_sub(core.since));
     }
     Ok(None)
 }
@@ -94,13 +110,21 @@ impl Core {
         self.begin(since);
         self.reads.clear();
         self.gave_up = None;
+        self.fresh.clear();
+        self.ranges.clear();
+        self.undo.clear();
+        self.roots.clear();
+        self.frees.clear();
         beside
     }
 
-    /// It does not take effect: nothing was written.
-    fn end_guarded(&mut self) {
+    /// Ends a run that did not take effect: as if it had never been.
+    #[cold]
+    fn undo_guarded(&mut self) -> Result<()> {
+        self.restore();
         self.engine.control.end_guarded(self.lane);
         self.retract();
+        self.keep_structure()
     }
 
     /// The run will not take effect. What its body is to pass on.
@@ -114,7 +138,7 @@ impl Core {
     #[inline]
     fn why_not(&self) -> Option<GaveUp> {
         // What it wrote no version guards.
-        let unguarded = self.touched.is_empty() && !self.noted.is_empty();
+        let unguarded = self.touched.is_empty() && (!self.noted.is_empty() || self.allocating);
         self.gave_up.or(unguarded.then_some(GaveUp::Software))
     }
 
@@ -155,23 +179,49 @@ impl Core {
         Ok(value)
     }
 
-    /// The time at which it took effect, 0 if it wrote nothing; `None`: something it read has changed, and nothing was written.
+    /// The version at `a` as this transaction has read it.
     #[inline]
-    fn take_effect_guarded(&mut self, beside: bool) -> Option<u64> {
-        let timestamp = if self.noted.is_empty() && self.touched.is_empty() {
-            self.versions_hold().then_some(0)
-        } else {
-            if beside {
-                self.take_lock();
-            }
-            let timestamp = self.write_guarded();
-            self.give_lock_back();
-            timestamp
-        };
-        self.engine.control.end_guarded(self.lane);
-        timestamp
+    fn version_read(&self, a: Addr) -> Option<u64> {
+        self.reads.iter().find(|read| read.0 == a).map(|read| read.1)
     }
 
+    /// Whether it may stamp the version word at `a`: it has read it, or nobody else can, for it is in a block that it allocated.
+    #[inline]
+    pub(crate) fn may_touch(&self, a: Addr) -> bool {
+        self.version_read(a).is_some() || self.fresh.iter().any(|&(start, len)| a.wrapping_sub(start) < len)
+    }
+
+    #[inline]
+    fn take_effect_guarded(&mut self, beside: bool) -> Effect {
+        if self.noted.is_empty() && self.touched.is_empty() {
+            if !self.versions_hold() {
+                return Effect::Conflict;
+            }
+            self.engine.control.end_guarded(self.lane);
+            return Effect::Done(0);
+        }
+        self.record.clear();
+        self.note_ranges();
+        for &(a, value) in &self.noted {
+            self.record.word(self.view.offset(a), value);
+        }
+        if self.allocating {
+            self.note_frontier();
+            if let Some(refused) = self.check_room() {
+                return refused;
+            }
+        }
+        if beside {
+            self.take_lock();
+        }
+        let timestamp = self.write_guarded();
+        self.give_lock_back();
+        let Some(timestamp) = timestamp else { return Effect::Conflict };
+        self.engine.control.end_guarded(self.lane);
+        Effect::Done(timestamp)
+    }
+
+    /// The time at which it took effect; `None`: something it read has changed, and nothing was written.
     #[inline]
     fn write_guarded(&self) -> Option<u64> {
         for (at, &a) in self.touched.iter().enumerate() {
@@ -181,7 +231,7 @@ impl Core {
             }
         }
         let timestamp = clock::tsc() - self.first_tick;
-        if self.reads.len() > self.touched.len() {
+        if self.reads.len() > 1 {
             clock::before_loads();
             let same = |&(a, version): &(Addr, u64)| self.touched.contains(&a) || self.blocks.word(a).load(Acquire) == version;
             if !self.reads.iter().all(same) {
@@ -200,22 +250,16 @@ impl Core {
         Some(timestamp)
     }
 
-    /// The version at `a` as this transaction has read it.
-    #[inline]
-    pub(crate) fn version_read(&self, a: Addr) -> Option<u64> {
-        self.reads.iter().find(|read| read.0 == a).map(|read| read.1)
-    }
-
+    /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's.
     #[inline]
     fn lock_version(&self, a: Addr) -> bool {
-        let version = self.version_read(a).expect("what is touched was read");
-        self.view.word(a).compare_exchange(version, version::locked(version), AcqRel, Relaxed).is_ok()
+        let lock = |version| self.view.word(a).compare_exchange(version, version::locked(version), AcqRel, Relaxed);
+        self.version_read(a).is_none_or(|version| lock(version).is_ok())
     }
 
     #[cold]
     fn unlock_versions(&self, locked: &[Addr]) {
-        for &a in locked {
-            self.view.word(a).store(self.version_read(a).expect("what is touched was read"), Release);
-        }
+        let read = locked.iter().filter_map(|&a| Some((a, self.version_read(a)?)));
+        read.for_each(|(a, version)| self.view.word(a).store(version, Release));
     }
 }

@@ -30,7 +30,7 @@ const CONFLICTS_MAX: u32 = 16;
 const LOOKS_MAX: u32 = 64;
 
 /// What came of an attempt to take effect.
-enum Effect {
+pub(crate) enum Effect {
     /// It did, with this timestamp; 0: nothing was written.
     Done(u64),
     /// What it read has changed.
@@ -63,8 +63,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 return match result {
                     Ok(Ok(_)) => unreachable!("looked at above"),
                     Ok(Err(abort)) => {
-                        let count = if matches!(abort, Abort::Stale) { &core.counts.stale } else { &core.counts.aborts_user };
-                        add(count, 1);
+                        core.count_given_up(&abort);
                         Err(abort.into_error())
                     }
                     Err(panic) => resume_unwind(panic),
@@ -205,7 +204,7 @@ impl Core {
     }
 
     /// Whether the record has room in the log, with what `change_tables` may add.
-    fn check_room(&mut self) -> Option<Effect> {
+    pub(crate) fn check_room(&mut self) -> Option<Effect> {
         if !self.engine.is_durable() {
             return None;
         }
@@ -225,10 +224,20 @@ impl Core {
         }
     }
 
-    /// After it took effect: waits until it is durable, and lets go of what it freed.
+    /// A body gave up.
+    pub(crate) fn count_given_up(&self, abort: &Abort) {
+        add(if matches!(abort, Abort::Stale) { &self.counts.stale } else { &self.counts.aborts_user }, 1);
+    }
+
     fn finish_software(&mut self, timestamp: u64) -> Result<()> {
         self.give_lock_back();
         self.engine.control.sequence.leave();
+        self.finish_effect(timestamp)
+    }
+
+    /// After it took effect: waits until it is durable, and lets go of what it freed.
+    #[inline]
+    pub(crate) fn finish_effect(&mut self, timestamp: u64) -> Result<()> {
         add(&self.counts.commits_software, 1);
         let done = if timestamp == 0 { self.finish_read_only() } else { self.make_durable(timestamp) };
         if done.is_ok() {

@@ -1,7 +1,7 @@
 //! The words that the loom models watch, and the time: from the standard library and the processor, or from loom's model checker
 //! (`RUSTFLAGS="--cfg loom"`).
 //!
-//! What must always hold: what the models take for granted of time and of `swap` is no more than an x86-64 gives.
+//! What must always hold: what the models take for granted of time, and of what reads and writes at once, is no more than an x86-64 gives.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU64;
@@ -25,7 +25,7 @@ mod modelled {
         TIME.fetch_add(STEP, Ordering::Relaxed)
     }
 
-    /// loom's atomic word, of which `swap` is what it is on x86-64: a full barrier. (loom takes only fences for that.)
+    /// loom's atomic word, of which what reads and writes is what it is on x86-64: a full barrier. (loom takes only fences for that.)
     #[derive(Debug, Default)]
     pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
@@ -48,10 +48,14 @@ mod modelled {
             self.0.compare_exchange(old, new, ok, failed)
         }
         pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-            self.0.fetch_add(value, order)
+            let old = self.0.fetch_add(value, order);
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            old
         }
         pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-            self.0.fetch_or(bits, order)
+            let old = self.0.fetch_or(bits, order);
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            old
         }
         pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_sub(value, order)

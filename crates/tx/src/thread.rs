@@ -24,7 +24,7 @@ use crate::options::{Commit, Tm};
 use crate::pool::Pool;
 use crate::stats::{Counts, add};
 use crate::tx::{GaveUp, NOTED_MAX, TOUCHED_MAX, Tx};
-use crate::view::{Addr, View};
+use crate::view::{Addr, View, WORD};
 use crate::write_set::WriteSet;
 use crate::{guarded, hardware, nesting, software, version};
 
@@ -204,6 +204,19 @@ impl Thread {
         self.transaction(body)
     }
 
+    /// [`transaction_guarded`](Self::transaction_guarded) for bodies that allocate, too, which hardware cannot do.
+    pub fn transaction_guarded_software<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>,
+    ) -> Result<R> {
+        if self.core.engine.by_versions
+            && let Some(result) = guarded::run(&mut self.core, &mut body)?
+        {
+            return Ok(result);
+        }
+        self.transaction_software(body)
+    }
+
     /// [`transaction`](Self::transaction) in software at once: for bodies that allocate, free, or write much.
     pub fn transaction_software<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
         software::run(&mut self.core, &mut body)
@@ -216,6 +229,16 @@ impl Thread {
     #[inline]
     pub fn load(&self, a: Addr) -> u64 {
         self.core.blocks.load(a)
+    }
+
+    /// The `count` words from `a` on, each as it is now.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load).
+    pub fn load_all(&self, a: Addr, count: usize) -> Vec<u64> {
+        let mut words = Vec::with_capacity(count);
+        self.core.blocks.load_all(a, a + count as u64 * WORD, &mut words);
+        words
     }
 
     /// Whether `a` is the address of a word in the heap, beyond the pool's own tables.

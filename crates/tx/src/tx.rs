@@ -5,7 +5,8 @@
 //!   read          load                                  load; versions still the same?    load, note it; look again when the sequence moved
 //!   write         store, note it for the log            note it                           buffer it
 //!   touch         note; stamped just before the end     note; locked, then stamped        note; locked during write-back, then stamped
-//!   alloc, free   (sends the body to the software path) (the same)                        journal of the allocator
+//!   alloc         (sends the body to the software path) journal of the allocator          journal of the allocator
+//!   free, roots   (the same)                            (the same)                        the same; free lists and roots, when it takes effect
 //! ```
 //!
 //! What must always hold: a hardware transaction that does not commit leaves no trace, whatever its body did to this thread's
@@ -109,7 +110,7 @@ impl Tx<'_> {
         if self.core.touched.len() == self.core.touched.capacity() {
             self.full()?;
         }
-        if self.path == Path::Versions && self.core.version_read(a).is_none() {
+        if self.path == Path::Versions && !self.core.may_touch(a) {
             return self.software();
         }
         if !self.core.touched.contains(&a) {
@@ -168,7 +169,7 @@ impl Tx<'_> {
     /// A block of `size` bytes, aligned to 16: its address. Nobody else sees it before this transaction takes effect. If that does not
     /// happen, it is free again. All of it is logged: fill it with [`init`](Self::init) or with writes; until then it holds anything.
     pub fn alloc(&mut self, size: usize) -> Result<Addr, Abort> {
-        self.software()?;
+        self.not_in_hardware();
         Ok(self.core.alloc(size)?)
     }
 
@@ -177,7 +178,7 @@ impl Tx<'_> {
     /// # Errors
     /// The words do not lie in such a block.
     pub fn init(&mut self, a: Addr, words: &[u64]) -> Result<(), Abort> {
-        self.software()?;
+        self.not_in_hardware();
         let len = words.len() as u64 * WORD;
         if !self.core.fresh.iter().any(|&(start, of)| a >= start && a - start <= of && len <= of - (a - start)) {
             let why = format!("{len} bytes at {a:#x} are not in a block that this transaction allocated");
@@ -240,7 +241,16 @@ impl Tx<'_> {
 
     /// Gives up by the program's own wish. The transaction ends with [`Error::Aborted`].
     pub fn abort<T>(&mut self, why: &'static str) -> Result<T, Abort> {
-        if self.path == Path::Hardware { rtm::abort::<{ code::SOFTWARE }>() } else { Err(Abort::User(why)) }
+        self.not_in_hardware();
+        Err(Abort::User(why))
+    }
+
+    /// Goes on only where it was begun by software.
+    #[inline]
+    fn not_in_hardware(&self) {
+        if self.path == Path::Hardware {
+            rtm::abort::<{ code::SOFTWARE }>()
+        }
     }
 
     /// Goes on only in software.

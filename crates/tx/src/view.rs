@@ -15,20 +15,25 @@ pub const WORD: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: u64,
-    len: u64,
+    words: u64,
 }
 
 impl View {
+    /// # Panics
+    /// If that does not begin with a word.
+    ///
     /// # Safety
     /// `base..base + len` stays mapped and writable for as long as the view or a copy of it is used, and is written by nobody but
     /// through atomic accesses while it is.
     pub unsafe fn new(base: *mut u8, len: u64) -> View {
-        View { base: base.expose_provenance() as u64, len }
+        let base = base.expose_provenance() as u64;
+        assert!(base.is_multiple_of(WORD), "a heap begins with a word");
+        View { base, words: len / WORD }
     }
 
     /// The part from address `first` on.
     pub fn from(&self, first: Addr) -> View {
-        View { base: first, len: self.base + self.len - first }
+        View { base: first, words: self.words - (first - self.base) / WORD }
     }
 
     pub fn base(&self) -> u64 {
@@ -36,13 +41,14 @@ impl View {
     }
 
     pub fn len(&self) -> u64 {
-        self.len
+        self.words * WORD
     }
 
     /// Whether `a` is that of a word.
     #[inline]
     pub fn holds(&self, a: Addr) -> bool {
-        a.is_multiple_of(WORD) && a.wrapping_sub(self.base) < self.len
+        // One comparison for both: what is left over of a word becomes the highest bits.
+        a.wrapping_sub(self.base).rotate_right(WORD.trailing_zeros()) < self.words
     }
 
     /// The word at `a`.
@@ -106,5 +112,5 @@ impl View {
 #[cold]
 #[inline(never)]
 fn outside(a: Addr, view: &View) -> ! {
-    panic!("address {a:#x} is not that of a word in the heap at {:#x}..{:#x}", view.base, view.base + view.len)
+    panic!("address {a:#x} is not that of a word in the heap at {:#x}..{:#x}", view.base, view.base + view.len())
 }

@@ -105,8 +105,14 @@ impl Current {
         self.pieces[piece].get_or_insert_with(zeroes);
     }
 
-    /// A transaction wrote these words.
+    /// A transaction wrote this word.
     #[inline]
+    fn written_one(&mut self, word: u64) {
+        let (marks, bit) = (self.marks(word / LINE_WORDS as u64), 1 << (word % LINE_WORDS as u64));
+        *marks = *marks & !(bit << 8) | bit;
+    }
+
+    /// A transaction wrote these words.
     fn written(&mut self, first: u64, count: usize) {
         for (line, bits, _) in lines_of(first, count) {
             let marks = self.marks(line);
@@ -217,10 +223,10 @@ fn runs(mut bits: u16) -> impl Iterator<Item = (u32, u32)> {
 impl Sink for Current {
     #[inline]
     fn words(&mut self, words: Words<'_>) -> Result<()> {
-        if words.in_place {
-            self.logged(words.first, words.values)
-        } else {
-            self.written(words.first, words.values.len())
+        match words.values {
+            _ if words.in_place => self.logged(words.first, words.values),
+            [_] => self.written_one(words.first),
+            many => self.written(words.first, many.len()),
         }
         Ok(())
     }
@@ -249,11 +255,7 @@ fn bring_up(held: &mut Vec<Held>, image: &dyn Region, working: &mut dyn Working)
         if let Some(later) = held.get(at + AHEAD) {
             persist::prefetch(base.wrapping_add(later.line as usize * LINE));
         }
-        for (first, count) in runs(one.mask) {
-            let words = &one.words[first as usize..][..count as usize];
-            image.store(one.line * LINE as u64 + u64::from(first) * 8, bytemuck::cast_slice(words))?;
-        }
-        image.write_back(one.line * LINE as u64, LINE as u64);
+        image.store_line(one.line * LINE as u64, &one.words, one.mask as u8)?;
     }
     held.clear();
     Ok(true)

@@ -173,8 +173,7 @@ impl Lanes {
         // A line always fits: laps and records are whole lines.
         if let Some(line) = record.compact(seed, position) {
             let off = self.geometry.lane_off(lane) + at;
-            self.region.store(off, bytemuck::bytes_of(&line))?;
-            self.region.write_back(off, LINE as u64);
+            self.region.store_line(off, &line, u8::MAX)?;
             self.fetch_next(off + LINE as u64);
             return Ok(position + LINE as u64);
         }

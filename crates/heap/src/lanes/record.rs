@@ -211,8 +211,10 @@ pub struct RecordBuilder {
     frontier: u64,
     /// The first words, while they may fit a compact record.
     few: [(u64, u64); COMPACT_WORDS],
-    /// How many these are.
+    /// How many these are, and the least and the greatest number of them.
     count: usize,
+    low: u64,
+    high: u64,
     /// Words in all.
     added: u64,
     /// A long record from its first word on, in whole lines of which `used` words count; what is before the first run is filled in last.
@@ -233,6 +235,7 @@ impl RecordBuilder {
     #[inline]
     pub fn clear(&mut self) {
         (self.ts, self.frontier, self.count, self.used, self.added) = (0, 0, 0, 0, 0);
+        (self.low, self.high) = (0, 0);
     }
 
     /// Gives it its timestamp: above 0, and not below that of the record before it in its lane.
@@ -260,7 +263,9 @@ impl RecordBuilder {
         assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
         self.added += 1;
         if self.used == 0 && self.count < COMPACT_WORDS {
-            self.few[self.count] = (offset / 8, value);
+            let word = offset / 8;
+            (self.low, self.high) = if self.count == 0 { (word, word) } else { (self.low.min(word), self.high.max(word)) };
+            self.few[self.count] = (word, value);
             self.count += 1;
         } else {
             self.spill();
@@ -383,19 +388,16 @@ impl RecordBuilder {
     /// Whether one line holds it.
     #[inline]
     fn is_compact(&self) -> bool {
-        let few = &self.few[..self.count];
-        let (low, high) = few.iter().fold((u64::MAX, 0), |(low, high), w| (low.min(w.0), high.max(w.0)));
-        self.used == 0 && self.frontier == 0 && high.saturating_sub(low) <= 0xFFFF
+        self.used == 0 && self.frontier == 0 && self.high - self.low <= 0xFFFF
     }
 
     /// The compact record at `position`; `None` if it has to be a long one.
     #[inline]
     pub(super) fn compact(&self, seed: u64, position: u64) -> Option<[u64; LINE_WORDS]> {
-        if self.used > 0 || !self.is_compact() {
+        if !self.is_compact() {
             return None;
         }
-        let few = &self.few[..self.count];
-        let base = few.iter().map(|w| w.0).min().unwrap_or(0);
+        let (few, base) = (&self.few[..self.count], self.low);
         let mut line = [0; LINE_WORDS];
         (line[1], line[2]) = (self.ts, base);
         for (i, &(index, value)) in few.iter().enumerate() {

@@ -49,9 +49,13 @@ impl Change {
     pub fn rewrite(&mut self, at: Addr, version: u64, was: &[u64], draft: Draft) {
         self.old.push(Old { at, version, retired: None });
         let address = |i: usize| at + 8 * i as u64;
-        for (i, (&word, &was)) in draft.words.iter().zip(was).enumerate().skip(1) {
-            if word != was {
-                self.edits.push((address(i), Word::Is(word)));
+        // Seldom more; so it need not grow bit by bit.
+        self.edits.reserve(64);
+        // Most lines are the same as they were.
+        for (line, (words, was)) in draft.words.chunks(8).zip(was.chunks(8)).enumerate() {
+            if words != was {
+                let differ = (8 * line..).zip(words.iter().zip(was)).filter(|(i, (word, was))| *i > 0 && word != was);
+                self.edits.extend(differ.map(|(i, (&word, _))| (address(i), Word::Is(word))));
             }
         }
         self.edits.extend(draft.late.into_iter().map(|(i, word)| (address(i), word)));
@@ -149,6 +153,7 @@ fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level:
     tx.read_version(tree + header::VERSION)?;
     let first = tx.read_guarded(list)?;
     if first != 0 {
+        tx.read_version(first + VERSION)?;
         let next = tx.read_guarded(first + WORD_1)?;
         tx.touch(tree + header::VERSION)?;
         tx.write_guarded(list, next)?;

@@ -115,7 +115,7 @@ pub(super) fn prints(thread: &Thread, leaf: Addr) -> [u64; 6] {
 
 /// The words of a node, copied; what they are worth its version tells.
 pub(super) fn copy(thread: &Thread, node: Addr, words: usize) -> Vec<u64> {
-    (node..).step_by(8).take(words).map(|a| thread.load(a)).collect()
+    thread.load_all(node, words)
 }
 
 /// A word of a node that a transaction will write.

@@ -81,7 +81,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
     /// Makes a change of several nodes. False: one of them has changed beside it.
     pub(super) fn make(&mut self, mut change: super::change::Change) -> Result<bool> {
         let tree = self.tree.header;
-        let made = self.thread.transaction_software(|tx| change.apply::<LEAF, INNER>(tx, tree));
+        let made = self.thread.transaction_guarded_software(|tx| change.apply::<LEAF, INNER>(tx, tree));
         self.took_effect(made)
     }
 
@@ -158,7 +158,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
             tx.write_guarded(leaf.at + WORD_1, bitmap)?;
             tx.touch(leaf.at + VERSION)
         };
-        let done = if K::INLINE { self.thread.transaction_guarded(body) } else { self.thread.transaction_software(body) };
+        let done = if K::INLINE { self.thread.transaction_guarded(body) } else { self.thread.transaction_guarded_software(body) };
         self.took_effect(done)
     }
 

@@ -35,10 +35,23 @@ enum Without {
     ReleaseOfHead,
     /// A tail moves without one.
     ReleaseOfTail,
+    /// A transaction under versions does not say that it is one.
+    Flag,
+    /// It does not look whether software transactions run.
+    Look,
+    /// It has not taken effect when it says so.
+    End,
+    /// A software transaction does not wait for those under versions that did not see it.
+    Waiting,
+    /// Beside it one under versions does not take the sequence lock.
+    Lock,
+    /// What it writes may be seen before that lock is.
+    Fence,
 }
 
 const PASSED_OVER: &str = "the frontier passes a transaction over";
 const TAKEN: &str = "taken for durable";
+const TORN: &str = "half of a transaction is seen";
 const RACE: &str = "Causality violation";
 
 /// Who of a model's two sides is the thread that loom begins with, and whether that lets the other go first.
@@ -261,4 +274,60 @@ fn log_space(without: Without) -> Option<String> {
 #[test]
 fn loom_a_log_is_written_again_when_it_was_read() {
     assert_needed(log_space, RACE, &[Without::ReleaseOfHead, Without::ReleaseOfTail]);
+}
+
+/// A transaction under versions writes two words; a software one, which no lock of a version tells anything, reads both or neither.
+fn beside_software(without: Without) -> Option<String> {
+    found(move |turn| {
+        let world = World::new(Clock::Tsc);
+        let (writing, reading) = (Arc::clone(&world), world);
+        let user = move || {
+            let control = &writing.control;
+            let (_, mut beside) = control.announce_guarded(0);
+            match without {
+                Without::Flag => control.end_guarded(0),
+                Without::Look => beside = false,
+                _ => {}
+            }
+            if beside && without != Without::Lock {
+                // Who does not get it tries again; here he gives up.
+                let number = control.sequence.number();
+                if !number.is_multiple_of(2) || !control.sequence.try_take(number) {
+                    return;
+                }
+            }
+            if without != Without::Fence {
+                loom::sync::atomic::fence(Release);
+            }
+            writing.version.store(1, Relaxed);
+            if without == Without::End {
+                control.end_guarded(0);
+            }
+            writing.durable.store(1, Relaxed);
+            if beside && without != Without::Lock {
+                control.sequence.give_back();
+            }
+            control.end_guarded(0);
+        };
+        let look = move || {
+            let control = &reading.control;
+            control.sequence.enter();
+            let waits_for = control.still_guarded(control.guarded_lanes.load(SeqCst));
+            if waits_for != 0 && without != Without::Waiting {
+                return (0, 0);
+            }
+            let number = control.sequence.number();
+            let read = (reading.version.load(Acquire), reading.durable.load(Acquire));
+            // Another number: what was read is looked at again.
+            if number.is_multiple_of(2) && control.sequence.number() == number { read } else { (0, 0) }
+        };
+        let ((), (one, other)) = beside(turn, user, look);
+        assert!(one == other, "{TORN}: {one} and {other}");
+    })
+}
+
+#[test]
+fn loom_software_transactions_see_all_or_nothing_of_those_under_versions() {
+    let steps = [Without::Flag, Without::Look, Without::End, Without::Waiting, Without::Lock, Without::Fence];
+    assert_needed(beside_software, TORN, &steps);
 }
