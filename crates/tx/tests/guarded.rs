@@ -83,7 +83,7 @@ impl Bank {
 fn give_way() {
     thread_local!(static CALLS: Cell<u32> = const { Cell::new(0) });
     CALLS.set(CALLS.get() + 1);
-    if CALLS.get() % 8 == 0 {
+    if CALLS.get().is_multiple_of(8) {
         std::thread::yield_now();
     }
 }
@@ -130,7 +130,7 @@ fn worker_of(pool: &Pool, bank: Bank, worker: u64) {
             0 => thread.transaction_guarded(looks),
             1 => thread.transaction(looks),
             // No version shows that these read and write; whoever trusts versions must see them all the same, as they touch them.
-            2..6 if worker % 2 == 0 => thread.transaction(|tx| {
+            2..6 if worker.is_multiple_of(2) => thread.transaction(|tx| {
                 let (a, b) = (tx.read(bank.balance(from))?, tx.read(bank.balance(to))?);
                 if bank.balance(from) != bank.balance(to) {
                     for (account, balance) in [(from, a.wrapping_sub(1)), (to, b.wrapping_add(1))] {
@@ -257,6 +257,8 @@ fn a_body_reads_what_it_wrote() {
     }
 }
 
+type Body<'b> = &'b dyn Fn(&mut Tx<'_>) -> Result<(), Abort>;
+
 /// What has no version, more than is noted, blocks to free: all of it takes effect, elsewhere.
 #[test]
 fn what_versions_do_not_guard_takes_effect_all_the_same() {
@@ -268,7 +270,7 @@ fn what_versions_do_not_guard_takes_effect_all_the_same() {
         let bank = Bank::open(&mut thread);
         let block = thread.transaction_guarded_software(|tx| tx.alloc(8000)).unwrap();
         // Written under a version, which is not touched; touched, but never read; nothing but written.
-        let written: [&dyn Fn(&mut Tx<'_>) -> Result<(), Abort>; 4] = [
+        let written: [Body<'_>; 4] = [
             &|tx| {
                 tx.read_version(bank.version(1))?;
                 tx.write_guarded(bank.balance(1), 7)
