@@ -41,7 +41,7 @@ pub use dax::DaxMedium;
 pub use detect::{CpuFeatures, Detected, cpu_features, detect, open_dir};
 pub use error::{Error, Result};
 pub use file::FileMedium;
-pub use mapping::{HUGE_PAGE, Mapping, advise_huge};
+pub use mapping::{HUGE_PAGE, Mapping, advise_huge, map_ahead};
 pub use model::NvmModel;
 pub use ram::RamMedium;
 pub use sim::SimMedium;

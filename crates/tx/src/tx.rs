@@ -90,7 +90,7 @@ impl Tx<'_> {
     }
 
     /// The version word at `a`, not locked. This transaction then takes effect after the one that stamped it, and is durable after it.
-    #[inline]
+    #[inline(always)]
     pub fn read_version(&mut self, a: Addr) -> Result<u64, Abort> {
         if self.path == Path::Versions {
             return self.core.read_version_guarded(a);
@@ -105,18 +105,20 @@ impl Tx<'_> {
 
     /// Stamps the version word at `a` with this transaction's timestamp when it takes effect. The word is not logged: it begins as a zero
     /// in a new block, and is nobody's to [write](Self::write).
-    #[inline]
+    #[inline(always)]
     pub fn touch(&mut self, a: Addr) -> Result<(), Abort> {
-        if self.core.touched.len() == self.core.touched.capacity() {
-            self.full()?;
-        }
         if self.path == Path::Versions && !self.core.may_touch(a) {
             return self.software();
         }
-        if !self.core.touched.contains(&a) {
-            self.core.blocks.word(a);
-            self.core.touched.push(a);
+        let core = &mut *self.core;
+        if core.touched.contains(&a) {
+            return Ok(());
         }
+        if core.touched.len() == TOUCHED_MAX {
+            self.full()?;
+        }
+        self.core.blocks.word(a);
+        self.core.touched.push(a);
         Ok(())
     }
 
@@ -132,7 +134,7 @@ impl Tx<'_> {
     }
 
     /// [`write`](Self::write) of a word guarded by a version word that this transaction has read and [touches](Self::touch).
-    #[inline]
+    #[inline(always)]
     pub fn write_guarded(&mut self, a: Addr, value: u64) -> Result<(), Abort> {
         if a < self.core.data {
             return self.refuse(a);

@@ -38,6 +38,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -136,7 +137,12 @@ impl Lanes {
     /// Provides the space of a lane: before its first record after opening, or a full medium is SIGBUS where it is mapped.
     pub fn provide(&self, lane: usize) -> Result<()> {
         if !self.provided[lane].load(Acquire) {
-            self.region.reserve(self.geometry.lane_off(lane), self.geometry.lane_len)?;
+            let (off, len) = (self.geometry.lane_off(lane), self.geometry.lane_len);
+            self.region.reserve(off, len)?;
+            if let Some(bytes) = self.region.bytes() {
+                let first = bytes.cast::<u8>().map_addr(|first| first.saturating_add(off as usize));
+                towa_media::map_ahead(NonNull::slice_from_raw_parts(first, len as usize));
+            }
             self.provided[lane].store(true, Release);
         }
         Ok(())

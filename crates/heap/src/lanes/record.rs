@@ -258,19 +258,24 @@ impl RecordBuilder {
     ///
     /// # Panics
     /// If `offset` is not a multiple of 8 below 8 TiB.
-    #[inline]
+    #[inline(always)]
     pub fn word(&mut self, offset: u64, value: u64) {
         assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
-        self.added += 1;
-        if self.used == 0 && self.count < COMPACT_WORDS {
-            let word = offset / 8;
-            (self.low, self.high) = if self.count == 0 { (word, word) } else { (self.low.min(word), self.high.max(word)) };
-            self.few[self.count] = (word, value);
-            self.count += 1;
-        } else {
-            self.spill();
-            self.push_word(offset / 8, value);
+        let word = offset / 8;
+        if self.used > 0 || self.count == COMPACT_WORDS {
+            return self.one_of_many(word, value);
         }
+        (self.low, self.high) = if self.count == 0 { (word, word) } else { (self.low.min(word), self.high.max(word)) };
+        self.few[self.count] = (word, value);
+        self.count += 1;
+        self.added += 1;
+    }
+
+    #[inline(never)]
+    fn one_of_many(&mut self, word: u64, value: u64) {
+        self.added += 1;
+        self.spill();
+        self.push_word(word, value);
     }
 
     /// Adds the words that `values` are, from heap offset `offset` on.

@@ -14,7 +14,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use towa_tx::{Error as TxError, Thread};
+use towa_tx::{Abort, Error as TxError, Thread, Tx};
 
 use super::BpTree;
 use super::layout::{PRINTS, Shape, VERSION, WORD_1, entry, prints};
@@ -28,6 +28,14 @@ use crate::map::{Direction, Error, Result, Session};
 pub struct BpSession<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> {
     pub(super) tree: &'m BpTree<K, LEAF, INNER>,
     pub(super) thread: Thread,
+}
+
+impl Leaf {
+    /// For a transaction that was begun for this version of it.
+    #[inline(always)]
+    fn is_the_same(self, tx: &mut Tx<'_>) -> std::result::Result<(), Abort> {
+        if tx.read_version(self.at + VERSION)? == self.version { Ok(()) } else { tx.stale() }
+    }
 }
 
 /// Where a key is.
@@ -122,9 +130,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
     #[inline]
     fn set(&mut self, leaf: Leaf, slot: usize, value: u64) -> Result<bool> {
         let done = self.thread.transaction_guarded(|tx| {
-            if tx.read_version(leaf.at + VERSION)? != leaf.version {
-                return tx.stale();
-            }
+            leaf.is_the_same(tx)?;
             tx.write_guarded(entry(leaf.at, slot) + 8, value)?;
             tx.touch(leaf.at + VERSION)
         });
@@ -138,37 +144,37 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         let bitmap = self.thread.load(leaf.at + WORD_1) | 1 << slot;
         let prints = fingerprint::replaced(self.thread.load(prints_at), slot, print);
         let at = entry(leaf.at, slot);
-        let mut words = [0; BLOB_WORDS];
-        let blob = if K::INLINE { None } else { Some(key.blob(&mut words)) };
-        let body = |tx: &mut towa_tx::Tx<'_>| {
-            if tx.read_version(leaf.at + VERSION)? != leaf.version {
-                return tx.stale();
-            }
-            let word = match blob {
-                None => key.word(),
-                Some(len) => {
-                    let block = tx.alloc(8 * len)?;
-                    tx.init(block, &words[..len])?;
-                    block
-                }
-            };
+        let enter = |tx: &mut Tx<'_>, word: u64| {
             tx.write_guarded(at, word)?;
             tx.write_guarded(at + 8, value)?;
             tx.write_guarded(prints_at, prints)?;
             tx.write_guarded(leaf.at + WORD_1, bitmap)?;
             tx.touch(leaf.at + VERSION)
         };
-        let done = if K::INLINE { self.thread.transaction_guarded(body) } else { self.thread.transaction_guarded_software(body) };
+        let done = if K::INLINE {
+            let word = key.word();
+            self.thread.transaction_guarded(|tx| {
+                leaf.is_the_same(tx)?;
+                enter(tx, word)
+            })
+        } else {
+            let mut words = [0; BLOB_WORDS];
+            let len = key.blob(&mut words);
+            self.thread.transaction_guarded_software(|tx| {
+                leaf.is_the_same(tx)?;
+                let block = tx.alloc(8 * len)?;
+                tx.init(block, &words[..len])?;
+                enter(tx, block)
+            })
+        };
         self.took_effect(done)
     }
 
     /// Takes an entry away.
     #[inline]
     fn take(&mut self, leaf: Leaf, found: &Place, bitmap: u64) -> Result<bool> {
-        let body = |tx: &mut towa_tx::Tx<'_>| {
-            if tx.read_version(leaf.at + VERSION)? != leaf.version {
-                return tx.stale();
-            }
+        let body = |tx: &mut Tx<'_>| {
+            leaf.is_the_same(tx)?;
             tx.write_guarded(leaf.at + WORD_1, bitmap)?;
             if !K::INLINE {
                 tx.free(found.stored)?;
