@@ -76,7 +76,7 @@ typedef struct towa_dtx towa_dtx;               /* the running transaction: for 
 /* towa_dtx_options.tm */
 #define TOWA_DTX_TM_AUTO 0 /* in hardware where the machine commits hardware transactions, else in software */
 #define TOWA_DTX_TM_RTM 1  /* in hardware; refused where there is none */
-#define TOWA_DTX_TM_STM 2  /* in software (NOrec) */
+#define TOWA_DTX_TM_STM 2  /* in software */
 #define TOWA_DTX_TM_LOCK 3 /* one after another, under a lock */
 
 /* towa_dtx_options.commit */

@@ -231,10 +231,10 @@ impl Core {
             }
         }
         let timestamp = clock::tsc() - self.first_tick;
-        if self.reads.len() > 1 {
+        let mut only_read = self.reads.iter().filter(|read| !self.touched.contains(&read.0)).peekable();
+        if only_read.peek().is_some() {
             clock::before_loads();
-            let same = |&(a, version): &(Addr, u64)| self.touched.contains(&a) || self.blocks.word(a).load(Acquire) == version;
-            if !self.reads.iter().all(same) {
+            if !only_read.all(|&(a, version)| self.blocks.word(a).load(Acquire) == version) {
                 self.unlock_versions(&self.touched);
                 return None;
             }

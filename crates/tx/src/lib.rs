@@ -14,7 +14,7 @@
 //! 3. nobody waits, while announced, for whoever waits for him (`thread.rs`).
 //!
 //! Sources: NV-HTM (Castro, Romano, Barreto, IPDPS 2018) for the working copy, redo logs and the checkpoint process; NOrec (Dalessandro,
-//! Spear, Scott, PPoPP 2010) for the software path. What differs is said in ARCHITECTURE.md.
+//! Spear, Scott, PPoPP 2010) and TL2 (Dice, Shalev, Shavit, DISC 2006) for the software paths. What differs is said in ARCHITECTURE.md.
 
 mod allocation;
 mod buffered;

@@ -14,7 +14,7 @@ pub enum TmChoice {
     Auto,
     /// In hardware; refused where there is none.
     Rtm,
-    /// In software (NOrec).
+    /// In software (NOrec; where versions guard all that is touched, their locks).
     Stm,
     /// One after another, under a lock.
     Lock,
