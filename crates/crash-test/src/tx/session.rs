@@ -169,7 +169,12 @@ impl<'w> Session<'w> {
         self.sim.note(note::of(note::INVOKED, id));
         let mut body = |tx: &mut Tx<'_>| run(tx, plan, cells, &mut record);
         let result = catch_unwind(AssertUnwindSafe(|| {
-            if plan.software { thread.transaction_software(&mut body) } else { thread.transaction(&mut body) }
+            match (plan.guarded, plan.software) {
+                (true, true) => thread.transaction_guarded_software(&mut body),
+                (true, false) => thread.transaction_guarded(&mut body),
+                (false, true) => thread.transaction_software(&mut body),
+                (false, false) => thread.transaction(&mut body),
+            }
         }));
         let failed = match result {
             Ok(Ok(())) => None,
