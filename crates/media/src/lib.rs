@@ -169,8 +169,12 @@ pub trait Region: Send + Sync + fmt::Debug {
     fn write_back(&self, off: u64, len: u64);
     /// [`store`](Self::store)s some words of the line that begins at `off`, those whose bits `mask` has, the lower first; and starts
     /// [writing it back](Self::write_back).
+    ///
+    /// # Panics
+    /// If no line begins there.
     #[inline]
     fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+        assert!(off.is_multiple_of(LINE as u64), "no line begins at {off}");
         let mut bytes = [0; LINE];
         bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_ne_bytes()));
         let mut left = u32::from(mask);

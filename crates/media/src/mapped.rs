@@ -90,6 +90,7 @@ impl Region for MappedRegion {
     }
     #[inline]
     fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+        assert!(off.is_multiple_of(LINE as u64), "no line begins at {off}");
         let to = self.at(off, LINE, self.writable)?;
         // SAFETY: the line is inside the mapping, which is writable; callers never write one range from two threads.
         unsafe {

@@ -63,6 +63,37 @@ fn what_is_written_is_read_by_every_way() {
     }
 }
 
+/// And counted, in one call or in those that it stands for.
+#[test]
+fn words_of_a_line_are_stored_and_no_others() {
+    let sim: Arc<dyn Medium> = Arc::new(SimMedium::new(sim::Model::Line));
+    for (medium, _dir) in media().into_iter().chain([(sim, None)]) {
+        let region = medium.create("r", 4096, Allocation::Full).unwrap();
+        let words = std::array::from_fn(|word| 0x0101_0101_0101_0101 * (word as u64 + 1));
+        for mask in 0..=u8::MAX {
+            region.store(0, &[0xFF; 256]).unwrap();
+            let before = medium.counters().values();
+            region.store_line(64, &words, mask).unwrap();
+            let after = medium.counters().values();
+            let lines = if medium.durability() == Durability::Line { 1 } else { 0 };
+            assert_eq!(after.bytes_stored - before.bytes_stored, 8 * u64::from(mask.count_ones()), "{medium:?} {mask:#b}");
+            assert_eq!(after.write_backs - before.write_backs, lines);
+            let mut read = [0; 256];
+            region.read(0, &mut read).unwrap();
+            for (at, byte) in read.iter().enumerate() {
+                let word = at.wrapping_sub(64) / 8;
+                let is_stored = word < 8 && mask >> word & 1 == 1;
+                assert_eq!(*byte, if is_stored { word as u8 + 1 } else { 0xFF }, "{medium:?} {mask:#b} byte {at}");
+            }
+        }
+        assert!(matches!(region.store_line(4096, &words, 1), Err(Error::Range { .. })));
+        let read_only = medium.open("r", Access::ReadOnly).unwrap();
+        assert!(matches!(read_only.store_line(0, &words, 1), Err(Error::Range { .. })));
+        let askew = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.store_line(8, &words, 1)));
+        assert!(askew.is_err());
+    }
+}
+
 #[test]
 fn what_lies_outside_is_refused() {
     for (medium, _dir) in media() {
