@@ -100,8 +100,8 @@ impl Transactions {
     fn explain(&self) -> &'static str {
         match (self.auto, self.hardware_commits) {
             ("rtm", _) => "in hardware (RTM commits here), in software what does not fit",
-            (_, true) => "in software (NOrec, and locks of versions): RTM commits here, but the kernel does not trust the time stamp counter",
-            _ => "in software (NOrec, and locks of versions): this machine commits no hardware transactions (RTM is missing, or off by microcode)",
+            (_, true) => "in software: RTM commits here, but the kernel does not trust the time stamp counter",
+            _ => "in software: this machine commits no hardware transactions (RTM is missing, or off by microcode)",
         }
     }
 }

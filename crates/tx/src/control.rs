@@ -44,7 +44,7 @@ const SKEW: u64 = 100;
 pub(crate) struct Lane {
     /// 0, or a lower bound of the timestamp of the transaction that runs or whose record is not durable yet.
     pub announced: AtomicU64,
-    /// 1 while a transaction takes effect under the locks of its versions alone.
+    /// 1 while a transaction runs that takes effect under the locks of its versions alone. It waits for nothing meanwhile.
     pub guarded: AtomicU64,
     _line: [u64; 14],
     /// Position up to which the log is durable.

@@ -13,8 +13,10 @@
 //! 2. a touched version is locked from before the first word that it guards is written until after the last, by one transaction, and
 //!    the time is read in between: so it is later than that of whoever had it before, and sooner than that of whoever has it next. The
 //!    time is read before the look at versions that it only read: whoever changes those afterwards is later, too;
-//! 3. whatever ends a run that does not take effect, what its allocations wrote in place is undone, and the allocator's journal is ended;
-//! 4. beside software transactions, which see no locks of words, it holds the sequence lock ([`Control::announce_guarded`]).
+//! 3. a version in a new block is locked, too, until it is stamped: what leads there may be stamped before;
+//! 4. whatever ends a run that does not take effect, what its allocations wrote in place is undone, and the allocator's journal is ended;
+//! 5. beside software transactions, which see no locks of words, it holds the sequence lock ([`Control::announce_guarded`]). Only there can
+//!    a block be freed in the midst of a run. So with that lock it looks at all versions again before it stores to one.
 //!
 //! [`Control::announce_guarded`]: crate::control::Control::announce_guarded
 
@@ -36,6 +38,8 @@ pub(crate) const NOTED_MAX: usize = 256;
 const CONFLICTS_MAX: u32 = 16;
 /// Bytes of the longest record without new blocks: every word a run of its own, and the record's head.
 const RECORD_MAX: u64 = NOTED_MAX as u64 * 16 + 64;
+/// Versions that it reads at most: each read looks at all of them again.
+const READS_MAX: usize = 64;
 
 /// Undoes the run if its body panics.
 struct Run<'c>(&'c mut Core);
@@ -62,9 +66,9 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
         let run = Run(&mut *core);
         let result = nesting::body(|| body(&mut Tx { core: &mut *run.0, path: Path::Versions }));
         std::mem::forget(run);
-        let effect = match (core.why_not(), &result) {
-            (None, Ok(_)) => core.take_effect_guarded(beside),
-            (Some(GaveUp::Software), _) => {
+        let effect = match (core.gave_up, &result) {
+            (None, Ok(_)) if !core.is_unguarded() => core.take_effect_guarded(beside),
+            (Some(GaveUp::Software), _) | (None, Ok(_)) => {
                 core.undo_guarded()?;
                 return Ok(None);
             }
@@ -93,9 +97,9 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
             Effect::Conflict => {
                 conflicts += 1;
                 add(&core.counts.aborts_software, 1);
+                add(&core.counts.abort_ns, (clock::tsc_about() - core.first_tick).saturating_sub(core.since));
                 core.undo_guarded()?;
                 backoff.snooze();
-                add(&core.counts.abort_ns, (clock::tsc_about() - core.first_tick).saturating_sub(core.since));
             }
         }
     }
@@ -134,12 +138,11 @@ impl Core {
         Abort::Conflict
     }
 
-    /// Why the run that has ended does not take effect, if that is known.
+    /// Whether it wrote, and no version that it read says so.
     #[inline]
-    fn why_not(&self) -> Option<GaveUp> {
-        // What it wrote no version guards.
-        let unguarded = self.touched.is_empty() && (!self.noted.is_empty() || self.allocating);
-        self.gave_up.or(unguarded.then_some(GaveUp::Software))
+    fn is_unguarded(&self) -> bool {
+        let wrote = self.allocating || !self.noted.is_empty() || !self.touched.is_empty();
+        wrote && !self.touched.iter().any(|&a| self.version_read(a).is_some())
     }
 
     /// Whether all versions that it read are the same; asked after what they guard was loaded (with `Acquire`).
@@ -156,6 +159,9 @@ impl Core {
             return Err(self.give_up(GaveUp::Conflict));
         }
         if self.version_read(a).is_none() {
+            if self.reads.len() == READS_MAX {
+                return Err(self.give_up(GaveUp::Software));
+            }
             self.reads.push((a, version));
             self.depend_on(version);
         }
@@ -213,6 +219,10 @@ impl Core {
         }
         if beside {
             self.take_lock();
+            if !self.versions_hold() {
+                self.give_lock_back();
+                return Effect::Conflict;
+            }
         }
         let timestamp = self.write_guarded();
         self.give_lock_back();
@@ -250,13 +260,20 @@ impl Core {
         Some(timestamp)
     }
 
-    /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's.
+    /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's yet.
     #[inline]
     fn lock_version(&self, a: Addr) -> bool {
-        let lock = |version| self.view.word(a).compare_exchange(version, version::locked(version), AcqRel, Relaxed);
-        self.version_read(a).is_none_or(|version| lock(version).is_ok())
+        let word = self.view.word(a);
+        match self.version_read(a) {
+            Some(version) => word.compare_exchange(version, version::locked(version), AcqRel, Relaxed).is_ok(),
+            None => {
+                word.store(version::locked(word.load(Relaxed)), Relaxed);
+                true
+            }
+        }
     }
 
+    /// Those in new blocks go with these.
     #[cold]
     fn unlock_versions(&self, locked: &[Addr]) {
         let read = locked.iter().filter_map(|&a| Some((a, self.version_read(a)?)));

@@ -1,7 +1,7 @@
 //! The sequence lock: which software transaction takes effect now (NOrec: Dalessandro, Spear, Scott, PPoPP 2010).
 //!
 //! ```text
-//!   number   even: nobody takes effect     odd: one software transaction writes back
+//!   number   even: nobody takes effect     odd: one transaction in software takes effect
 //!   running  software transactions that run: while there are any, hardware transactions that wrote move the number on by 2, and
 //!            transactions under versions take the lock
 //! ```

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! What must always hold: nobody waits while announced for something that itself waits for the announced one: log space is waited for
-//! before announcing, or after retracting; records of older transactions never wait for younger ones.
+//! before announcing, or after retracting; records of older transactions never wait for younger ones. A software transaction that begins
+//! waits for those under versions alone to take effect: they wait for nothing meanwhile.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -191,9 +192,10 @@ impl Thread {
         software::run(core, &mut body)
     }
 
-    /// [`transaction`](Self::transaction) for bodies that only read versions, read and write words guarded by these, and touch them: where
-    /// there is no hardware for it, such a one takes effect under the locks of its versions, beside all others. Any other body may be
-    /// given, too, and is run anew as `transaction` does.
+    /// [`transaction`](Self::transaction) for bodies that only read versions, read and write words guarded by these, and touch them: in
+    /// software such a one takes effect under the locks of its versions, beside all others, if the kernel trusts the time stamp counter. A
+    /// body that does more is run anew, as `transaction` does; what it does by [`Tx::read_guarded`] and [`Tx::write_guarded`] must be
+    /// as these demand.
     #[inline]
     pub fn transaction_guarded<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
         if self.core.engine.by_versions
@@ -236,6 +238,7 @@ impl Thread {
     /// # Panics
     /// As [`load`](Self::load).
     pub fn load_all(&self, a: Addr, count: usize) -> Vec<u64> {
+        assert!(count as u64 <= self.core.blocks.len() / WORD, "{count} words are more than the heap has");
         let mut words = Vec::with_capacity(count);
         self.core.blocks.load_all(a, a + count as u64 * WORD, &mut words);
         words

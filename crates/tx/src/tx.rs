@@ -54,7 +54,7 @@ pub(crate) enum GaveUp {
 
 /// Writes that the hardware path notes at most. Its write set ends at some 200 scattered lines anyway.
 pub(crate) const NOTED_MAX: usize = 1024;
-/// Versions that a transaction touches at most in hardware.
+/// Versions that a transaction touches at most in hardware, and under versions.
 pub(crate) const TOUCHED_MAX: usize = 64;
 
 /// A transaction that runs. The body gets it, and passes errors on with `?`.
@@ -265,7 +265,7 @@ impl Tx<'_> {
         }
     }
 
-    /// It has no room for one more: so does nobody's but the software path.
+    /// It has no room for one more. Only the software path has.
     #[inline]
     fn full(&mut self) -> Result<(), Abort> {
         if self.path == Path::Hardware { rtm::abort::<{ code::FULL }>() } else { self.software() }

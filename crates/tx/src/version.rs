@@ -16,7 +16,7 @@ pub(crate) fn stamp(lane: usize, timestamp: u64) -> u64 {
     timestamp << SHIFT | (lane as u64) << 1
 }
 
-/// Whether a software transaction is writing back what it guards.
+/// Whether a transaction is writing what it guards.
 #[inline]
 pub(crate) fn is_locked(version: u64) -> bool {
     version & 1 != 0

@@ -192,6 +192,50 @@ fn what_is_only_read_is_as_it_was_when_it_takes_effect() {
     }
 }
 
+/// What leads to a new block may be stamped before its own version is: until then nobody may take that for one that nobody has.
+#[test]
+fn a_new_block_is_its_makers_until_it_is_stamped() {
+    const BETWEEN: u64 = 48;
+    for tm in ways() {
+        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
+        let mut thread = pool.register().unwrap();
+        // Of each line the first word is a version: of the parent, whose next word leads to the child, and of many others.
+        let parent = thread
+            .transaction(|tx| {
+                let at = tx.alloc((BETWEEN as usize + 1) * 64)?;
+                tx.init(at, &[0; 8 * (BETWEEN as usize + 1)]).map(|()| at)
+            })
+            .unwrap();
+        let grow = |tx: &mut Tx<'_>| {
+            for line in 0..=BETWEEN {
+                tx.read_version(parent + line * 64)?;
+                tx.touch(parent + line * 64)?;
+            }
+            let child = tx.alloc(64)?;
+            tx.init(child, &[0; 8])?;
+            tx.touch(child)?;
+            tx.write_guarded(parent + 8, child)
+        };
+        thread.transaction_guarded_software(grow).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut thread = pool.register().unwrap();
+                while !is_done.load(Relaxed) {
+                    let seen = thread.transaction_guarded(|tx| {
+                        tx.read_version(parent)?;
+                        let child = tx.read_guarded(parent + 8)?;
+                        tx.read_version(child)
+                    });
+                    assert_ne!(seen.unwrap(), 0, "{tm:?}: the version of a block that was stamped");
+                }
+            });
+            (0..20_000).for_each(|_| thread.transaction_guarded_software(grow).unwrap());
+            is_done.store(true, Relaxed);
+        });
+    }
+}
+
 /// Chunks that they were the first to use are in use when the pool is opened again.
 #[test]
 fn what_they_allocated_stays_theirs() {
