@@ -69,6 +69,18 @@ impl Bank {
         tx.touch(self.version(account))
     }
 
+    /// A new block that holds `words`, to which the first account's balance leads from then on.
+    fn add(self, thread: &mut Thread, words: &[u64]) -> Result<Addr, Error> {
+        thread.transaction_guarded_software(|tx| {
+            tx.read_version(self.version(0))?;
+            let block = tx.alloc(words.len() * 8)?;
+            tx.init(block, words)?;
+            tx.write_guarded(self.balance(0), block)?;
+            tx.touch(self.version(0))?;
+            Ok(block)
+        })
+    }
+
     /// All balances.
     fn sum(self, tx: &mut Tx<'_>) -> Result<u64, Abort> {
         (0..ACCOUNTS).try_fold(0, |sum: u64, account| Ok(sum.wrapping_add(self.read(tx, account)?)))
@@ -245,17 +257,7 @@ fn what_they_allocated_stays_theirs() {
         let pool = Pool::create_on(medium.clone(), &options).unwrap();
         let mut thread = pool.register().unwrap();
         let bank = Bank::open(&mut thread);
-        let add = |thread: &mut Thread, content: u64| {
-            thread.transaction_guarded_software(|tx| {
-                tx.read_version(bank.version(0))?;
-                let block = tx.alloc(16_000)?;
-                tx.init(block, &[content; 2000])?;
-                tx.write_guarded(bank.balance(0), block)?;
-                tx.touch(bank.version(0))?;
-                Ok(block)
-            })
-        };
-        let before: Vec<Addr> = (0..100).map(|n| add(&mut thread, n).unwrap()).collect();
+        let before: Vec<Addr> = (0..100).map(|n| bank.add(&mut thread, &[n; 2000]).unwrap()).collect();
         let offset = |pool: &Pool, block: Addr| block - Bank::found(pool).0;
         let offsets: Vec<u64> = before.iter().map(|&block| offset(&pool, block)).collect();
         drop(thread);
@@ -398,22 +400,12 @@ fn it_waits_for_room_in_the_log_and_says_when_there_never_will_be_any() {
         let pool = Pool::create_on(medium.clone(), &options).unwrap();
         let mut thread = pool.register().unwrap();
         let bank = Bank::open(&mut thread);
-        let add = |thread: &mut Thread, words: usize| {
-            thread.transaction_guarded_software(|tx| {
-                tx.read_version(bank.version(0))?;
-                let block = tx.alloc(words * 8)?;
-                tx.init(block, &vec![words as u64; words])?;
-                tx.write_guarded(bank.balance(0), block)?;
-                tx.touch(bank.version(0))?;
-                Ok(block)
-            })
-        };
         for n in 0..200 {
-            let block = add(&mut thread, 1000 + n).unwrap();
+            let block = bank.add(&mut thread, &vec![7; 1000 + n]).unwrap();
             thread.transaction(|tx| tx.free(block)).unwrap();
         }
-        assert!(matches!(add(&mut thread, 20_000), Err(Error::TooLarge { .. })));
-        let last = add(&mut thread, 3000).unwrap();
+        assert!(matches!(bank.add(&mut thread, &[7; 20_000]), Err(Error::TooLarge { .. })));
+        let last = bank.add(&mut thread, &[3000; 3000]).unwrap();
         drop(thread);
         pool.abandon();
         let pool = Pool::open_on(medium, &options).unwrap();

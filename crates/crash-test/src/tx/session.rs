@@ -168,13 +168,11 @@ impl<'w> Session<'w> {
         let (cells, thread) = (self.cells, self.thread.as_mut().expect("registered"));
         self.sim.note(note::of(note::INVOKED, id));
         let mut body = |tx: &mut Tx<'_>| run(tx, plan, cells, &mut record);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            match (plan.guarded, plan.software) {
-                (true, true) => thread.transaction_guarded_software(&mut body),
-                (true, false) => thread.transaction_guarded(&mut body),
-                (false, true) => thread.transaction_software(&mut body),
-                (false, false) => thread.transaction(&mut body),
-            }
+        let result = catch_unwind(AssertUnwindSafe(|| match (plan.guarded, plan.software) {
+            (true, true) => thread.transaction_guarded_software(&mut body),
+            (true, false) => thread.transaction_guarded(&mut body),
+            (false, true) => thread.transaction_software(&mut body),
+            (false, false) => thread.transaction(&mut body),
         }));
         let failed = match result {
             Ok(Ok(())) => None,
