@@ -134,7 +134,7 @@ public final class Agent {
             if (!job.provisional) SEEN.add(key);
             if (job.failure != null) fail(name, key, job.failure);
             if (woven != null) wovenCount++;
-            if (!jdk) Directives.woven();
+            Directives.woven();
             return woven;
         } catch (Throwable e) {
             SEEN.add(key);

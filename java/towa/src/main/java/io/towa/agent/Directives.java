@@ -8,20 +8,21 @@ import java.util.Set;
 import jdk.internal.misc.Unsafe;
 
 /**
- * Tells the JIT what not to try: C2 works 1.5 to 3 s on the one method by which ASM reads code (5,117 bytecodes, a switch within a loop), while the program's own
- * methods wait; what C1 makes of it is as good. The way is the one of {@code jcmd PID Compiler.directives_add FILE}; where it is barred (a runtime without
- * {@code jdk.management}), nothing is lost but that time.
+ * Tells the JIT what not to try: the weaver. It is at work where a program starts, when C2 would spend a second or two on it, a third of a second on the one method by which
+ * ASM reads code (5,117 bytecodes, a switch within a loop), while the program's own methods wait; what C1 makes of it is good enough. The way is the one of
+ * {@code jcmd PID Compiler.directives_add FILE}; where it is barred (a runtime without {@code jdk.management}), nothing is lost but that time.
  */
 final class Directives {
-    private static final String TEXT = "[{match: \"io/towa/asm/ClassReader.readCode\", c2: {Exclude: true}}]";
-    /** A program that loads fewer classes ends before C2 looks at them. */
-    private static final int MANY = 100;
+    private static final String[] WEAVER = {"asm/*", "agent/Calls*", "agent/ClassScan", "agent/MethodWeaver*", "agent/Skip", "agent/Straight", "agent/Volatility*",
+        "agent/Weaver*", "agent/WholeMethods*"};
+    /** Where fewer classes are woven C2 does not come to look at the weaver. */
+    private static final int MANY = 30;
     private static int offered;
     private static boolean given;
 
     private Directives() {}
 
-    /** A class of the program has been woven: gives the directive if they become many; beside the caller. */
+    /** A class has been woven: gives the directive if they become many; beside the caller. */
     static void woven() {
         if (given || ++offered != MANY) return;
         Thread t = new Thread(null, null, "towa-directives", 0, false) {
@@ -57,11 +58,17 @@ final class Directives {
         execute.setAccessible(true);
         Path file = Files.createTempFile("towa", ".json");
         try {
-            Files.writeString(file, TEXT);
+            Files.writeString(file, text());
             // Without its constructor, which would start the management of the whole machine.
             execute.invoke(Unsafe.getUnsafe().allocateInstance(command), "Compiler.directives_add " + file);
         } finally {
             Files.delete(file);
         }
+    }
+
+    private static String text() {
+        StringBuilder match = new StringBuilder();
+        for (int i = 0; i < WEAVER.length; i++) match.append(i == 0 ? "" : ", ").append("\"io/towa/").append(WEAVER[i]).append(".*\"");
+        return "[{match: [" + match + "], c2: {Exclude: true}}]";
     }
 }
