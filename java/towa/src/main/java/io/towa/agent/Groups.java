@@ -6,8 +6,8 @@ import java.util.HashMap;
 import jdk.internal.misc.Unsafe;
 
 /**
- * The barrier classes: one generated class for each group of application and JDK classes (an outermost class and all it encloses), and
- * the switches of {@code io.towa.barrier.Switch}. Their methods are empty until the group has a durable instance.
+ * The barrier classes: one generated class for each group of application and JDK classes (an outermost class and all it encloses), one for each kind of array, and
+ * the switches of {@code io.towa.barrier.Switch}. Their methods do nothing, or but store, until the group has a durable instance.
  *
  * <p>Always true: before {@link #ensureFlipped} returns, every store from now on to an instance of that class runs its barrier, also in
  * compiled loops that are running (redefinition is a safepoint). A group is turned on once and never off.
@@ -25,12 +25,13 @@ public final class Groups {
     private static final HashMap<String, Integer> NUMBERS = new HashMap<String, Integer>();
     private static final Class<?>[] CLASSES = new Class<?>[MOST];
     private static final boolean[] ON = new boolean[MOST];
-    private static final HashMap<String, Boolean> SWITCHED = new HashMap<String, Boolean>();
     private static byte[] off;
     private static byte[] on;
     private static int nameAt;
     private static int onNameAt;
-    private static int count;
+    /** The first numbers are those of arrays, by kind. */
+    private static final int ARRAYS = GroupBytes.KINDS.length();
+    private static int count = ARRAYS;
     private static volatile boolean any;
     /** Redefinitions so far, for metrics. */
     private static long flips;
@@ -41,10 +42,20 @@ public final class Groups {
     /** Internal name of the barrier class for fields of the class of that internal name; defines it if need be. */
     static String nameFor(String owner) {
         synchronized (NUMBERS) {
-            int n = number(owner);
-            if (CLASSES[n] == null) define(n);
-            return PREFIX + hex(n);
+            return defined(number(owner));
         }
+    }
+
+    /** The same for arrays of that kind, see {@link GroupBytes#KINDS}. */
+    static String nameForArrays(int kind) {
+        synchronized (NUMBERS) {
+            return defined(kind);
+        }
+    }
+
+    private static String defined(int n) {
+        if (CLASSES[n] == null) define(n);
+        return PREFIX + hex(n);
     }
 
     private static int number(String owner) {
@@ -52,7 +63,7 @@ public final class Groups {
         String outer = dollar < 0 ? owner : owner.substring(0, dollar);
         Integer known = NUMBERS.get(outer);
         if (known != null) return known.intValue();
-        int n = count < MOST ? count++ : outer.hashCode() & MOST - 1;
+        int n = count < MOST ? count++ : ARRAYS + (outer.hashCode() & Integer.MAX_VALUE) % (MOST - ARRAYS);
         NUMBERS.put(outer, Integer.valueOf(n));
         return n;
     }
@@ -67,6 +78,7 @@ public final class Groups {
     }
 
     private static byte[] bytes(int n, boolean flipped) {
+        if (n < ARRAYS) return GroupBytes.makeArray(PREFIX + hex(n), n, flipped);
         if (off == null) {
             off = GroupBytes.make(PREFIX + "0000", false);
             nameAt = GroupBytes.find(off, PREFIX + "0000");
@@ -103,15 +115,13 @@ public final class Groups {
         synchronized (TURN) {
             ArrayList<ClassDefinition> todo = new ArrayList<ClassDefinition>();
             ArrayList<Integer> numbers = new ArrayList<Integer>();
-            ArrayList<String> switches = new ArrayList<String>();
             if (!any) {
-                addSwitch("Raw", switches);
-                addSwitch("Static", switches);
+                todo.add(turned("Raw"));
+                todo.add(turned("Static"));
                 values(numbers);
             }
-            for (int i = 0; i < n; i++) collect(classes[i], numbers, switches);
-            if (numbers.isEmpty() && switches.isEmpty()) return;
-            for (int i = 0; i < switches.size(); i++) todo.add(turned(switches.get(i)));
+            for (int i = 0; i < n; i++) collect(classes[i], numbers);
+            if (any && numbers.isEmpty()) return;
             synchronized (NUMBERS) {
                 for (int i = 0; i < numbers.size(); i++) {
                     int k = numbers.get(i).intValue();
@@ -119,11 +129,11 @@ public final class Groups {
                     if (CLASSES[k] != null) todo.add(new ClassDefinition(CLASSES[k], bytes(k, true)));
                 }
             }
-            redefine(todo, numbers, switches);
+            redefine(todo, numbers);
         }
     }
 
-    private static void redefine(ArrayList<ClassDefinition> todo, ArrayList<Integer> numbers, ArrayList<String> switches) {
+    private static void redefine(ArrayList<ClassDefinition> todo, ArrayList<Integer> numbers) {
         ClassDefinition[] all = new ClassDefinition[todo.size()];
         for (int i = 0; i < all.length; i++) all[i] = todo.get(i);
         try {
@@ -134,17 +144,18 @@ public final class Groups {
             }
             throw new IllegalStateException("the barriers could not be turned on", e);
         }
-        for (int i = 0; i < switches.size(); i++) SWITCHED.put(switches.get(i), Boolean.TRUE);
         any = true;
         flips++;
         Agent.sweepIfNeeded();
     }
 
-    private static void collect(Class<?> c, ArrayList<Integer> numbers, ArrayList<String> switches) {
+    private static void collect(Class<?> c, ArrayList<Integer> numbers) {
         if (c.isArray()) {
             Class<?> e = c.getComponentType();
-            String kind = e.isPrimitive() ? c.getName().substring(1) : "L";
-            addSwitch(kind.equals("Z") ? "B" : kind, switches);
+            char kind = e == boolean.class ? 'B' : e.isPrimitive() ? c.getName().charAt(1) : 'L';
+            synchronized (NUMBERS) {
+                add(GroupBytes.KINDS.indexOf(kind), numbers);
+            }
             return;
         }
         for (; c != null && c != Object.class; c = c.getSuperclass()) {
@@ -152,8 +163,7 @@ public final class Groups {
                 String name = c.getName();
                 // What stands after the slash in a hidden class' name is not in its class file.
                 if (c.isHidden()) name = name.substring(0, name.lastIndexOf('/'));
-                Integer k = Integer.valueOf(number(name.replace('.', '/')));
-                if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
+                add(number(name.replace('.', '/')), numbers);
             }
         }
     }
@@ -161,11 +171,13 @@ public final class Groups {
     /** Classes whose fields are stored to in constructors only: barriers cost nothing there, so all are turned on at first. */
     private static void values(ArrayList<Integer> numbers) {
         synchronized (NUMBERS) {
-            for (int i = 0; i < VALUES.length; i++) {
-                Integer k = Integer.valueOf(number(VALUES[i]));
-                if (!ON[k.intValue()] && !numbers.contains(k)) numbers.add(k);
-            }
+            for (int i = 0; i < VALUES.length; i++) add(number(VALUES[i]), numbers);
         }
+    }
+
+    private static void add(int n, ArrayList<Integer> numbers) {
+        Integer k = Integer.valueOf(n);
+        if (!ON[n] && !numbers.contains(k)) numbers.add(k);
     }
 
     private static ClassDefinition turned(String kind) {
@@ -174,9 +186,5 @@ public final class Groups {
         } catch (ClassNotFoundException e) {
             throw new IllegalStateException(e);
         }
-    }
-
-    private static void addSwitch(String kind, ArrayList<String> switches) {
-        if (!SWITCHED.containsKey(kind) && !switches.contains(kind)) switches.add(kind);
     }
 }

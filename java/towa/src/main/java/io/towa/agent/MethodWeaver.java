@@ -26,10 +26,6 @@ final class MethodWeaver extends MethodVisitor {
     }
 
     static final String FORCE_INLINE = "Ljdk/internal/vm/annotation/ForceInline;";
-    private static final String ARRAYS = "io/towa/barrier/ArrayStores";
-    private static final String[] STORES = {"iastore", "lastore", "fastore", "dastore", "aastore", "bastore", "castore", "sastore"};
-    private static final String[] STORE_DESCS = {"([III)V", "([JIJ)V", "([FIF)V", "([DID)V",
-        "([Ljava/lang/Object;ILjava/lang/Object;)V", "(Ljava/lang/Object;II)V", "([CII)V", "([SII)V"};
 
     private final Weaver.Job job;
     private final Straight straight = new Straight();
@@ -103,7 +99,7 @@ final class MethodWeaver extends MethodVisitor {
 
     private void putPlain(String group, int id, String owner, String name, String desc) {
         char c = desc.charAt(0);
-        if (c == 'L' || c == '[') {
+        if ((c == 'L' || c == '[') && !straight.isNull()) {
             mv.visitInsn(Opcodes.DUP2);
             number(id);
             call(group, "pre", "(Ljava/lang/Object;Ljava/lang/Object;I)V");
@@ -182,7 +178,7 @@ final class MethodWeaver extends MethodVisitor {
             int size = op == Opcodes.LASTORE || op == Opcodes.DASTORE ? 2 : 1;
             int k = op - Opcodes.IASTORE;
             if (straight.fresh(size + 1)) mv.visitInsn(op);
-            else call(ARRAYS, STORES[k], STORE_DESCS[k]);
+            else call(Groups.nameForArrays(k), "store", GroupBytes.STORE_DESCS[k]);
         } else {
             mv.visitInsn(op);
         }

@@ -4,7 +4,7 @@ import org.objectweb.asm.Opcodes;
 
 /**
  * Follows the operand stack along straight-line code, to know where the receiver of a store is an object that nobody else can have seen:
- * the object under construction, or an array just made.
+ * the object under construction, or an array just made; and where what is stored is null.
  *
  * <p>Always true: a slot says "this" or "array k" only if that value was used since its making for nothing but stores into it, loads from
  * it, and tests. At every join of control (a stack map frame; in class files without them every label) all is forgotten. Slots below
@@ -13,10 +13,11 @@ import org.objectweb.asm.Opcodes;
 final class Straight {
     private static final int OTHER = 0;
     private static final int THIS = 1;
+    private static final int NULL = 2;
 
     private int[] stack = new int[32];
     private int depth;
-    private int arrays = 1;
+    private int arrays = NULL;
     /** The object under construction is seen by nobody else. */
     boolean thisFresh;
 
@@ -33,6 +34,11 @@ final class Straight {
     boolean fresh(int below) {
         int kind = peek(below);
         return kind == THIS ? thisFresh : kind != OTHER;
+    }
+
+    /** Is the top null, whatever happens? */
+    boolean isNull() {
+        return peek(0) == NULL;
     }
 
     void push(int kind) {
@@ -67,7 +73,7 @@ final class Straight {
             int kind = peek(0);
             drop(1);
             if (kind == THIS) thisFresh = false;
-            else if (kind != OTHER) escape(kind);
+            else if (kind > NULL) escape(kind);
         }
     }
 
@@ -99,6 +105,7 @@ final class Straight {
             case Opcodes.SWAP: swap(); return;
             case Opcodes.ARRAYLENGTH: drop(1); push(OTHER); return;
             case Opcodes.MONITORENTER: case Opcodes.MONITOREXIT: pop(1); return;
+            case Opcodes.ACONST_NULL: push(NULL); return;
             case Opcodes.NOP: return;
             default: break;
         }

@@ -20,15 +20,7 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  * <p>Tokens of begin/before: 0 nothing to end, greater than 0 one of WhiteGate, less than 0 one of {@link Stores#lock}.
  */
 public final class Barrier {
-    private static final Unsafe U = Unsafe.getUnsafe();
-
     private Barrier() {}
-
-    /** Before {@code o.f = v}: v becomes durable if o is and f is part of its replica, or the store does not happen. */
-    @ForceInline
-    public static void pre(Object o, Object v, int fieldId) {
-        if (v != null && o != null && Header.marked(o)) Stores.pre(o, v, fieldId);
-    }
 
     /** Before an array's element becomes v. */
     @ForceInline
@@ -36,30 +28,20 @@ public final class Barrier {
         if (v != null && array != null && Header.marked(array)) Stores.pre(array, v);
     }
 
-    /** After a plain store to a field. */
-    @ForceInline @ReservedStackAccess
-    public static void post(Object o, int fieldId) {
-        U.storeFence();
-        if (Header.marked(o)) Stores.field(o, fieldId);
-    }
-
     @ForceInline @ReservedStackAccess
     public static void element(Object array, int i) {
-        U.storeFence();
-        if (Header.marked(array)) Stores.element(array, i);
+        if (Header.markedByNow(array)) Stores.element(array, i);
     }
 
     @ForceInline @ReservedStackAccess
     public static void range(Object array, int from, int n) {
-        U.storeFence();
-        if (n > 0 && Header.marked(array)) Stores.range(array, from, n);
+        if (n > 0 && Header.markedByNow(array)) Stores.range(array, from, n);
     }
 
     /** After a plain put of a primitive, or of many bytes, through Unsafe. */
     @ForceInline @ReservedStackAccess
     public static void written(Object o, long offset, long bytes) {
-        U.storeFence();
-        if (o != null && Header.marked(o)) Stores.offset(o, offset, bytes);
+        if (o != null && Header.markedByNow(o)) Stores.offset(o, offset, bytes);
     }
 
     /** Before a put of a reference through Unsafe; static fields live in their class' mirror. */
@@ -195,7 +177,7 @@ public final class Barrier {
     /** Token 0: the group was turned on between before and the store; then it is as a plain store. */
     @ReservedStackAccess
     public static void after(Object o, int token, int fieldId) {
-        if (token == 0) post(o, fieldId);
-        else end(token);
+        if (token != 0) end(token);
+        else if (Header.markedByNow(o)) Stores.field(o, fieldId);
     }
 }

@@ -27,6 +27,13 @@ public final class Header {
         return (U.getLong(o, 0L) & MASK) != 0;
     }
 
+    /** As {@link #marked}, looked up after all stores before it in program order: no compiler moves one behind it. */
+    @ForceInline
+    public static boolean markedByNow(Object o) {
+        U.storeFence();
+        return (U.getLong(o, 0L) & MASK) != 0;
+    }
+
     /**
      * Gives {@code o} this identity hash, and so the mark.
      *

@@ -14,26 +14,21 @@ import jdk.internal.vm.annotation.ForceInline;
 public final class UnsafeAtomics {
     private UnsafeAtomics() {}
 
-    @ForceInline
-    private static boolean on() {
-        return Switch.Raw.on();
-    }
-
     // ---- references
 
     @ForceInline
     public static boolean compareAndSetReference(Unsafe u, Object o, long off, Object e, Object x) {
-        return on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetReference(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetReference(o, off, e, x);
     }
 
     @ForceInline
     public static Object compareAndExchangeReference(Unsafe u, Object o, long off, Object e, Object x) {
-        return on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeReference(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeReference(o, off, e, x);
     }
 
     @ForceInline
     public static Object getAndSetReference(Unsafe u, Object o, long off, Object x) {
-        if (!on()) return u.getAndSetReference(o, off, x);
+        if (!Switch.Raw.on()) return u.getAndSetReference(o, off, x);
         Object c;
         do c = u.getReferenceVolatile(o, off); while (exchangeOn(u, o, off, c, x) != c);
         return c;
@@ -63,12 +58,12 @@ public final class UnsafeAtomics {
 
     @ForceInline
     public static boolean compareAndSetInt(Unsafe u, Object o, long off, int e, int x) {
-        return on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetInt(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetInt(o, off, e, x);
     }
 
     @ForceInline
     public static int compareAndExchangeInt(Unsafe u, Object o, long off, int e, int x) {
-        return on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeInt(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeInt(o, off, e, x);
     }
 
     private static int exchangeOn(Unsafe u, Object o, long off, int e, int x) {
@@ -95,12 +90,12 @@ public final class UnsafeAtomics {
 
     @ForceInline
     public static boolean compareAndSetLong(Unsafe u, Object o, long off, long e, long x) {
-        return on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetLong(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetLong(o, off, e, x);
     }
 
     @ForceInline
     public static long compareAndExchangeLong(Unsafe u, Object o, long off, long e, long x) {
-        return on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeLong(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeLong(o, off, e, x);
     }
 
     private static long exchangeOn(Unsafe u, Object o, long off, long e, long x) {
@@ -127,12 +122,12 @@ public final class UnsafeAtomics {
 
     @ForceInline
     public static boolean compareAndSetShort(Unsafe u, Object o, long off, short e, short x) {
-        return on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetShort(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetShort(o, off, e, x);
     }
 
     @ForceInline
     public static short compareAndExchangeShort(Unsafe u, Object o, long off, short e, short x) {
-        return on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeShort(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeShort(o, off, e, x);
     }
 
     private static short exchangeOn(Unsafe u, Object o, long off, short e, short x) {
@@ -159,12 +154,12 @@ public final class UnsafeAtomics {
 
     @ForceInline
     public static boolean compareAndSetByte(Unsafe u, Object o, long off, byte e, byte x) {
-        return on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetByte(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) == e : u.compareAndSetByte(o, off, e, x);
     }
 
     @ForceInline
     public static byte compareAndExchangeByte(Unsafe u, Object o, long off, byte e, byte x) {
-        return on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeByte(o, off, e, x);
+        return Switch.Raw.on() ? exchangeOn(u, o, off, e, x) : u.compareAndExchangeByte(o, off, e, x);
     }
 
     private static byte exchangeOn(Unsafe u, Object o, long off, byte e, byte x) {
