@@ -1,7 +1,9 @@
 package systemtest.inside;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotSame;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.DurableRoot;
@@ -13,7 +15,10 @@ import java.lang.constant.ConstantDescs;
 import java.lang.constant.MethodTypeDesc;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -92,6 +97,55 @@ class ShapesIT {
             depth++;
         }
         assertEquals(100_000, depth);
+    }
+
+    /** Every class has barriers of its own: those of iterators, in their superclass within the collection, are on once one is durable, not with the collection. */
+    @Test
+    void iteratorsHalfWay() {
+        Path file = folder.resolve("iterators");
+        Towa.open(file, Pool.SMALL);
+        Map<Integer, String> map = new HashMap<>(Map.of(1, "one", 2, "two", 3, "three"));
+        List<Integer> list = new ArrayList<>(List.of(1, 2, 3));
+        Iterator<?>[] all = {null, null};
+        root = new Object[] {map, list, all};
+        all[0] = map.keySet().iterator();
+        all[1] = list.iterator();
+        for (Iterator<?> i : all) {
+            assertEquals(1, i.next());
+            assertEquals(2, i.next());
+            i.remove();
+            Pool.sound();
+        }
+        reopen(file);
+        Object[] now = (Object[]) root;
+        for (Iterator<?> i : (Iterator<?>[]) now[2]) {
+            assertEquals(3, i.next());
+            assertFalse(i.hasNext());
+        }
+        assertEquals(Map.of(1, "one", 3, "three"), now[0]);
+        assertEquals(List.of(1, 3), now[1]);
+        Pool.sound();
+    }
+
+    /** What stores a constant null asks nothing before it. */
+    @Test
+    void nulls() {
+        Path file = folder.resolve("nulls");
+        Towa.open(file, Pool.SMALL);
+        Link first = chain(3);
+        Object[] array = {first, first.next};
+        root = array;
+        first.next.next = null;
+        array[1] = null;
+        Pool.sound();
+        // Not constant: it depends on the way.
+        array[0] = first.n > 1 ? null : new Link(4, first);
+        Pool.sound();
+        reopen(file);
+        Object[] now = (Object[]) root;
+        assertEquals(4, ((Link) now[0]).n);
+        assertNull(((Link) now[0]).next.next.next);
+        assertNull(now[1]);
     }
 
     @Test

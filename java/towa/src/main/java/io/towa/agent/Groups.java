@@ -6,8 +6,9 @@ import java.util.HashMap;
 import jdk.internal.misc.Unsafe;
 
 /**
- * The barrier classes: one generated class for each group of application and JDK classes (an outermost class and all it encloses), one for each kind of array, and
- * the switches of {@code io.towa.barrier.Switch}. Their methods do nothing, or but store, until the group has a durable instance.
+ * The barrier classes: a generated one, its group, for each class of the application or the JDK whose fields are stored to, one for each kind of array, and
+ * the switches of {@code io.towa.barrier.Switch}. Their methods do nothing, or but store, until the group has a durable instance. Of a class, not of all within its
+ * outermost one: iterators are next to never durable, their collections' barriers are on, and then C2 could not do without each iterator's object.
  *
  * <p>Always true: before {@link #ensureFlipped} returns, every store from now on to an instance of that class runs its barrier, also in
  * compiled loops that are running (redefinition is a safepoint). A group is turned on once and never off.
@@ -59,12 +60,10 @@ public final class Groups {
     }
 
     private static int number(String owner) {
-        int dollar = owner.indexOf('$');
-        String outer = dollar < 0 ? owner : owner.substring(0, dollar);
-        Integer known = NUMBERS.get(outer);
+        Integer known = NUMBERS.get(owner);
         if (known != null) return known.intValue();
-        int n = count < MOST ? count++ : ARRAYS + (outer.hashCode() & Integer.MAX_VALUE) % (MOST - ARRAYS);
-        NUMBERS.put(outer, Integer.valueOf(n));
+        int n = count < MOST ? count++ : ARRAYS + (owner.hashCode() & Integer.MAX_VALUE) % (MOST - ARRAYS);
+        NUMBERS.put(owner, Integer.valueOf(n));
         return n;
     }
 
