@@ -148,6 +148,44 @@ class ShapesIT {
         assertNull(now[1]);
     }
 
+    /** Before anybody has seen an array stores to it have no barrier, whatever variables it is in. */
+    @Test
+    void arraysAreSeenOnceOthersMayHaveThem() {
+        Path file = folder.resolve("seen");
+        Towa.open(file, Pool.SMALL);
+        Object[] from = {"copied", "in", "late"};
+        Object[] array = new Object[6];
+        Object[] alias = array;
+        System.arraycopy(from, 0, alias, 0, 2);
+        array[2] = "before";
+        root = alias;
+        array[3] = "after";
+        alias[4] = new Link(5, null);
+        System.arraycopy(from, 2, array, 5, 1);
+        Pool.sound();
+        int[] numbers = new int[2];
+        Object holder = numbers;
+        alias[0] = holder;
+        numbers[1] = 7;
+        Link first = new Link(8, null);
+        Link[] links = new Link[] {first};
+        handOver((Object[]) links);
+        links[0] = null;
+        links[0] = first;
+        links[0].next = new Link(9, null);
+        Pool.sound();
+        reopen(file);
+        Object[] now = (Object[]) root;
+        assertEquals(7, ((int[]) now[0])[1]);
+        assertEquals(9, ((Link[]) now[1])[0].next.n);
+        assertEquals(List.of("before", "after"), List.of(now[2], now[3]));
+        assertEquals("late", now[5]);
+    }
+
+    private static void handOver(Object[] array) {
+        ((Object[]) root)[1] = array;
+    }
+
     @Test
     void largeArrays() {
         Path file = folder.resolve("arrays");

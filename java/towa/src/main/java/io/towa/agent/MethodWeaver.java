@@ -200,12 +200,14 @@ final class MethodWeaver extends MethodVisitor {
 
     @Override
     public void visitMethodInsn(int op, String owner, String name, String desc, boolean isInterface) {
-        Calls.Call c = Calls.ownerKnown(owner) ? Calls.find(owner, name, desc) : null;
+        boolean copy = owner.equals("java/lang/System") && name.equals("arraycopy");
+        Calls.Call c = Calls.ownerKnown(owner) && !(copy && straight.fresh(2)) ? Calls.find(owner, name, desc) : null;
         if (c == null && owner.equals(job.scan.name) && job.scan.ownNative(name, desc)) c = Calls.findOwnNative(owner, name, desc);
         if (c == null) mv.visitMethodInsn(op, owner, name, desc, isInterface);
         else if (c.owner != null) call(c.owner, c.name, c.desc);
         else wrapped(c, op, owner, name, desc, isInterface);
-        follow(op, owner, name, desc);
+        if (copy) straight.drop(5);
+        else follow(op, owner, name, desc);
     }
 
     /** Keeps the arguments in locals, calls, and reports what the arrays among them may have got. */
@@ -283,8 +285,8 @@ final class MethodWeaver extends MethodVisitor {
         } else if (op == Opcodes.ANEWARRAY) {
             straight.drop(1);
             straight.pushArray();
-        } else {
-            straight.pop(1);
+        } else if (op == Opcodes.INSTANCEOF) {
+            straight.drop(1);
             straight.pushOther(1);
         }
         mv.visitTypeInsn(op, type);
@@ -296,10 +298,12 @@ final class MethodWeaver extends MethodVisitor {
         if (op == Opcodes.RET) {
             straight.forget();
         } else if (op >= Opcodes.ISTORE) {
-            straight.pop(two ? 2 : 1);
+            straight.store(var, two ? 2 : 1);
             if (var == 0 && constructor) straight.thisFresh = false;
         } else if (op == Opcodes.ALOAD && var == 0 && constructor && !isStatic && (straight.thisFresh || !initialized)) {
             straight.pushThis();
+        } else if (op == Opcodes.ALOAD) {
+            straight.load(var);
         } else {
             straight.pushOther(two ? 2 : 1);
         }

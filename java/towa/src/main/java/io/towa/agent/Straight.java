@@ -3,12 +3,12 @@ package io.towa.agent;
 import org.objectweb.asm.Opcodes;
 
 /**
- * Follows the operand stack along straight-line code, to know where the receiver of a store is an object that nobody else can have seen:
+ * Follows the operand stack and the local variables along straight-line code, to know where the receiver of a store is an object that nobody else can have seen:
  * the object under construction, or an array just made; and where what is stored is null.
  *
  * <p>Always true: a slot says "this" or "array k" only if that value was used since its making for nothing but stores into it, loads from
- * it, and tests. At every join of control (a stack map frame; in class files without them every label) all is forgotten. Slots below
- * what is known are unknown.
+ * it, copies into and out of it, and tests. At every join of control (a stack map frame; in class files without them every label) all is forgotten. Slots below
+ * what is known are unknown, and so are local variables beyond.
  */
 final class Straight {
     private static final int OTHER = 0;
@@ -17,12 +17,16 @@ final class Straight {
 
     private int[] stack = new int[32];
     private int depth;
+    private int[] locals = new int[16];
+    /** So many of them may be known. */
+    private int known;
     private int arrays = NULL;
     /** The object under construction is seen by nobody else. */
     boolean thisFresh;
 
     void forget() {
         depth = 0;
+        known = 0;
         thisFresh = false;
     }
 
@@ -42,12 +46,14 @@ final class Straight {
     }
 
     void push(int kind) {
-        if (depth == stack.length) {
-            int[] more = new int[depth * 2];
-            System.arraycopy(stack, 0, more, 0, depth);
-            stack = more;
-        }
+        if (depth == stack.length) stack = longer(stack);
         stack[depth++] = kind;
+    }
+
+    private static int[] longer(int[] a) {
+        int[] more = new int[a.length * 2];
+        System.arraycopy(a, 0, more, 0, a.length);
+        return more;
     }
 
     void pushOther(int n) {
@@ -79,6 +85,26 @@ final class Straight {
 
     private void escape(int array) {
         for (int i = 0; i < depth; i++) if (stack[i] == array) stack[i] = OTHER;
+        for (int i = 0; i < known; i++) if (locals[i] == array) locals[i] = OTHER;
+    }
+
+    /** Pushes what a local variable holds. */
+    void load(int var) {
+        push(var < known ? locals[var] : OTHER);
+    }
+
+    /** Pops into a local variable, which takes that many slots. */
+    void store(int var, int size) {
+        int kind = size == 1 ? peek(0) : OTHER;
+        if (kind >= NULL) drop(1);
+        else pop(size);
+        for (int i = var; i < var + size; i++) {
+            while (known <= i) {
+                if (known == locals.length) locals = longer(locals);
+                locals[known++] = OTHER;
+            }
+            locals[i] = kind == THIS ? OTHER : kind;
+        }
     }
 
     /** dup and swap forms: the top {@code n} slots are copied below {@code under} further ones. */
