@@ -13,7 +13,7 @@
 //! 1. `announced` is 0, or not greater than the timestamp of the transaction that the thread runs, from before that transaction can take
 //!    effect until its record is durable;
 //! 2. `guarded` is 1 from before a transaction under versions looks whether software transactions run until it has taken effect, unless it
-//!    saw any; and such a transaction reads nothing before it has seen 0 there after it entered. So the two never take effect beside each
+//!    saw any; and a software transaction reads nothing before it has entered, and then seen 0 there. So the two never take effect beside each
 //!    other without the sequence lock;
 //! 3. records before `head` are durable; those before `tail` are in the durable image;
 //! 4. none of this matters after a crash: it is volatile, made anew at each opening.

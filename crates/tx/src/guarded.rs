@@ -112,13 +112,8 @@ impl Core {
     fn begin_guarded(&mut self) -> bool {
         let (since, beside) = self.engine.control.announce_guarded(self.lane);
         self.begin(since);
-        self.reads.clear();
+        self.forget_run();
         self.gave_up = None;
-        self.fresh.clear();
-        self.ranges.clear();
-        self.undo.clear();
-        self.roots.clear();
-        self.frees.clear();
         beside
     }
 
@@ -197,6 +192,7 @@ impl Core {
         self.version_read(a).is_some() || self.fresh.iter().any(|&(start, len)| a.wrapping_sub(start) < len)
     }
 
+    /// Has the run take effect, if nothing that it read has changed.
     #[inline]
     fn take_effect_guarded(&mut self, beside: bool) -> Effect {
         if self.noted.is_empty() && self.touched.is_empty() {
@@ -224,7 +220,7 @@ impl Core {
                 return Effect::Conflict;
             }
         }
-        let timestamp = self.write_guarded();
+        let timestamp = self.write_under_locks();
         self.give_lock_back();
         let Some(timestamp) = timestamp else { return Effect::Conflict };
         self.engine.control.end_guarded(self.lane);
@@ -233,7 +229,7 @@ impl Core {
 
     /// The time at which it took effect; `None`: something it read has changed, and nothing was written.
     #[inline]
-    fn write_guarded(&self) -> Option<u64> {
+    fn write_under_locks(&self) -> Option<u64> {
         for (at, &a) in self.touched.iter().enumerate() {
             if !self.lock_version(a) {
                 self.unlock_versions(&self.touched[..at]);

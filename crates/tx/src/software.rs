@@ -100,19 +100,25 @@ impl Core {
     /// `alone`: with the lock from the start, so that it gets through.
     fn begin_software(&mut self, alone: bool) {
         self.began = self.engine.ticks.now();
-        self.reads.clear();
+        self.forget_run();
         self.writes.clear();
-        self.fresh.clear();
-        self.ranges.clear();
-        self.undo.clear();
-        self.roots.clear();
-        self.frees.clear();
         touch_pages(&mut self.noted);
         self.engine.control.enter_software();
         self.snapshot = self.engine.control.sequence.wait_even();
         if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
         }
+    }
+
+    /// Forgets what the run before this one read, allocated, and was to free and set.
+    #[inline]
+    pub(crate) fn forget_run(&mut self) {
+        self.reads.clear();
+        self.fresh.clear();
+        self.ranges.clear();
+        self.undo.clear();
+        self.roots.clear();
+        self.frees.clear();
     }
 
     /// The word at `a` as of the transaction's snapshot, which moves on while all that was read is unchanged.

@@ -198,12 +198,10 @@ impl Thread {
     /// as these demand.
     #[inline]
     pub fn transaction_guarded<R>(&mut self, mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
-        if self.core.engine.by_versions
-            && let Some(result) = guarded::run(&mut self.core, &mut body)?
-        {
-            return Ok(result);
+        match self.under_versions(&mut body)? {
+            Some(result) => Ok(result),
+            None => self.transaction(body),
         }
-        self.transaction(body)
     }
 
     /// [`transaction_guarded`](Self::transaction_guarded) for bodies that allocate, too, which hardware cannot do.
@@ -211,12 +209,16 @@ impl Thread {
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>,
     ) -> Result<R> {
-        if self.core.engine.by_versions
-            && let Some(result) = guarded::run(&mut self.core, &mut body)?
-        {
-            return Ok(result);
+        match self.under_versions(&mut body)? {
+            Some(result) => Ok(result),
+            None => self.transaction_software(body),
         }
-        self.transaction_software(body)
+    }
+
+    /// Runs `body` under versions; `None`: not in this pool, or not this body.
+    #[inline]
+    fn under_versions<R>(&mut self, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<Option<R>> {
+        if self.core.engine.by_versions { guarded::run(&mut self.core, body) } else { Ok(None) }
     }
 
     /// [`transaction`](Self::transaction) in software at once: for bodies that allocate, free, or write much.

@@ -6,9 +6,11 @@ mod ways;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use towa_tx::{Abort, Addr, Commit, Error, Options, Pool, Root, Thread, Tx};
+use towa_media::RamMedium;
+use towa_tx::{Abort, Addr, Commit, Error, Options, Pool, Root, Thread, TmChoice, Tx};
 use ways::ways;
 
 const ACCOUNTS: u64 = 8;
@@ -91,6 +93,23 @@ impl Bank {
     }
 }
 
+/// A new pool with a bank in it.
+struct Opened {
+    medium: Arc<RamMedium>,
+    options: Options,
+    pool: Pool,
+    thread: Thread,
+    bank: Bank,
+}
+
+fn opened(tm: TmChoice) -> Opened {
+    let (medium, options) = (RamMedium::anonymous(), Options { tm, ..options() });
+    let pool = Pool::create_on(medium.clone(), &options).unwrap();
+    let mut thread = pool.register().unwrap();
+    let bank = Bank::open(&mut thread);
+    Opened { medium, options, pool, thread, bank }
+}
+
 /// Now and then another thread gets this core.
 fn give_way() {
     thread_local!(static CALLS: Cell<u32> = const { Cell::new(0) });
@@ -105,7 +124,7 @@ fn give_way() {
 fn everybody_sees_one_state() {
     for tm in ways() {
         for commit in [Commit::Strict, Commit::Buffered] {
-            let medium = towa_media::RamMedium::anonymous();
+            let medium = RamMedium::anonymous();
             let options = Options { commit, tm, ..options() };
             let pool = Pool::create_on(medium.clone(), &options).unwrap();
             let bank = Bank::open(&mut pool.register().unwrap());
@@ -170,7 +189,7 @@ fn worker_of(pool: &Pool, bank: Bank, worker: u64) {
 fn what_is_only_read_is_as_it_was_when_it_takes_effect() {
     const ROUNDS: u64 = 3000;
     for tm in ways() {
-        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
+        let pool = Pool::create_on(RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
         let bank = Bank::open(&mut pool.register().unwrap());
         let [came, done, seen] = [const { AtomicU64::new(0) }; 3];
         std::thread::scope(|scope| {
@@ -209,7 +228,7 @@ fn what_is_only_read_is_as_it_was_when_it_takes_effect() {
 fn a_new_block_is_its_makers_until_it_is_stamped() {
     const BETWEEN: u64 = 48;
     for tm in ways() {
-        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
+        let pool = Pool::create_on(RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
         let mut thread = pool.register().unwrap();
         // Of each line the first word is a version: of the parent, whose next word leads to the child, and of many others.
         let parent = thread
@@ -252,11 +271,7 @@ fn a_new_block_is_its_makers_until_it_is_stamped() {
 #[test]
 fn what_they_allocated_stays_theirs() {
     for tm in ways() {
-        let medium = towa_media::RamMedium::anonymous();
-        let options = Options { tm, ..options() };
-        let pool = Pool::create_on(medium.clone(), &options).unwrap();
-        let mut thread = pool.register().unwrap();
-        let bank = Bank::open(&mut thread);
+        let Opened { medium, options, pool, mut thread, bank } = opened(tm);
         let before: Vec<Addr> = (0..100).map(|n| bank.add(&mut thread, &[n; 2000]).unwrap()).collect();
         let offset = |pool: &Pool, block: Addr| block - Bank::found(pool).0;
         let offsets: Vec<u64> = before.iter().map(|&block| offset(&pool, block)).collect();
@@ -284,9 +299,7 @@ fn what_they_allocated_stays_theirs() {
 #[test]
 fn a_body_reads_what_it_wrote() {
     for tm in ways() {
-        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
-        let mut thread = pool.register().unwrap();
-        let bank = Bank::open(&mut thread);
+        let Opened { mut thread, bank, .. } = opened(tm);
         let (was, is) = thread
             .transaction_guarded(|tx| {
                 tx.read_version(bank.version(0))?;
@@ -309,11 +322,7 @@ type Body<'b> = &'b dyn Fn(&mut Tx<'_>) -> Result<(), Abort>;
 #[test]
 fn what_versions_do_not_guard_takes_effect_all_the_same() {
     for tm in ways() {
-        let medium = towa_media::RamMedium::anonymous();
-        let options = Options { tm, ..options() };
-        let pool = Pool::create_on(medium.clone(), &options).unwrap();
-        let mut thread = pool.register().unwrap();
-        let bank = Bank::open(&mut thread);
+        let Opened { medium, options, pool, mut thread, bank } = opened(tm);
         let block = thread.transaction_guarded_software(|tx| tx.alloc(8000)).unwrap();
         // Written under a version, which is not touched; touched, but never read; nothing but written.
         let written: [Body<'_>; 4] = [
@@ -351,9 +360,7 @@ fn what_versions_do_not_guard_takes_effect_all_the_same() {
 #[test]
 fn what_does_not_take_effect_leaves_nothing() {
     for tm in ways() {
-        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm, ..options() }).unwrap();
-        let mut thread = pool.register().unwrap();
-        let bank = Bank::open(&mut thread);
+        let Opened { pool, thread, bank, .. } = opened(tm);
         drop(thread);
         let used = pool.heap().allocator().used_bytes();
         let mut thread = pool.register().unwrap();
@@ -395,11 +402,7 @@ fn what_does_not_take_effect_leaves_nothing() {
 #[test]
 fn it_waits_for_room_in_the_log_and_says_when_there_never_will_be_any() {
     for tm in ways() {
-        let medium = towa_media::RamMedium::anonymous();
-        let options = Options { tm, ..options() };
-        let pool = Pool::create_on(medium.clone(), &options).unwrap();
-        let mut thread = pool.register().unwrap();
-        let bank = Bank::open(&mut thread);
+        let Opened { medium, options, pool, mut thread, bank } = opened(tm);
         for n in 0..200 {
             let block = bank.add(&mut thread, &vec![7; 1000 + n]).unwrap();
             thread.transaction(|tx| tx.free(block)).unwrap();
@@ -418,9 +421,7 @@ fn it_waits_for_room_in_the_log_and_says_when_there_never_will_be_any() {
 /// A thread that lies in the midst of such a transaction's body holds up the software path, and nobody who trusts versions.
 #[test]
 fn who_trusts_versions_waits_for_no_other_body() {
-    let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &Options { tm: towa_tx::TmChoice::Stm, ..options() }).unwrap();
-    let mut thread = pool.register().unwrap();
-    let bank = Bank::open(&mut thread);
+    let Opened { pool, mut thread, bank, .. } = opened(TmChoice::Stm);
     let (is_inside, may_end) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
