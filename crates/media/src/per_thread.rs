@@ -34,18 +34,19 @@ impl<T> Default for PerThread<T> {
 
 impl<T: Default> PerThread<T> {
     /// The calling thread's cell.
-    #[inline]
+    #[inline(always)]
     pub fn mine(&self) -> &T {
-        let slot = match SLOT.get() {
-            NO_SLOT => take_slot(),
-            slot => slot,
-        };
         // Most programs have no more threads than these.
-        if slot < FIRST_BUCKET
-            && let Some(cells) = self.buckets[0].get()
-        {
-            return &cells[slot].0;
+        let slot = SLOT.get();
+        match self.buckets[0].get() {
+            Some(cells) if slot < FIRST_BUCKET => &cells[slot].0,
+            _ => self.find_mine(slot),
         }
+    }
+
+    #[inline(never)]
+    fn find_mine(&self, slot: usize) -> &T {
+        let slot = if slot == NO_SLOT { take_slot() } else { slot };
         let bucket = ((slot / FIRST_BUCKET + 1).ilog2()) as usize;
         let before = FIRST_BUCKET * ((1 << bucket) - 1);
         let cells = match self.buckets[bucket].get() {

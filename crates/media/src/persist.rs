@@ -50,11 +50,15 @@ pub unsafe fn store(dst: *mut u8, src: &[u8]) {
 /// `line` must be aligned to 8 and valid for writes of a line, whose words in `mask` no other thread accesses meanwhile.
 #[inline]
 pub unsafe fn store_words(line: *mut u64, words: &[u64; LINE / 8], mask: u8) {
-    for (at, word) in words.iter().enumerate() {
-        if mask == u8::MAX || mask >> at & 1 == 1 {
-            // SAFETY: within the line, by the caller's promise. Volatile, as in `store`.
-            unsafe { line.add(at).write_volatile(*word) };
-        }
+    // SAFETY: within the line, by the caller's promise. Volatile, as in `store`.
+    let store = |at: usize| unsafe { line.add(at).write_volatile(words[at]) };
+    if mask == u8::MAX {
+        return (0..LINE / 8).for_each(store);
+    }
+    let mut left = mask;
+    while left != 0 {
+        store(left.trailing_zeros() as usize);
+        left &= left - 1;
     }
 }
 

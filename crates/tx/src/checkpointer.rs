@@ -26,7 +26,6 @@ use crate::meeting::{self, Progress};
 use crate::options::{Checkpointer, Commit};
 use crate::process::Process;
 use crate::stats::Stats;
-use crate::view::WORD;
 
 /// What is left in a log is applied after so long without a request.
 const IDLE: Duration = Duration::from_millis(100);
@@ -115,8 +114,7 @@ impl Working for Present<'_> {
     #[inline]
     fn line(&self, line: u64) -> [u64; LINE / 8] {
         let view = self.engine.view;
-        let first = view.base() + line * LINE as u64;
-        std::array::from_fn(|word| view.load(first + word as u64 * WORD))
+        view.load_some(view.base() + line * LINE as u64)
     }
 
     fn settle(&mut self) -> bool {

@@ -204,9 +204,8 @@ impl Core {
         }
         self.record.clear();
         self.note_ranges();
-        for &(a, value) in &self.noted {
-            self.record.word(self.view.offset(a), value);
-        }
+        let view = self.view;
+        self.record.each(self.noted.iter().map(|&(a, value)| (view.offset(a), value)));
         if self.allocating {
             self.note_frontier();
             if let Some(refused) = self.check_room() {
@@ -230,16 +229,19 @@ impl Core {
     /// The time at which it took effect; `None`: something it read has changed, and nothing was written.
     #[inline]
     fn write_under_locks(&self) -> Option<u64> {
+        let mut only_read = self.reads.len();
         for (at, &a) in self.touched.iter().enumerate() {
-            if !self.lock_version(a) {
+            let version = self.version_read(a);
+            if !self.lock_version(a, version) {
                 self.unlock_versions(&self.touched[..at]);
                 return None;
             }
+            only_read -= usize::from(version.is_some());
         }
         let timestamp = clock::tsc() - self.first_tick;
-        let mut only_read = self.reads.iter().filter(|read| !self.touched.contains(&read.0)).peekable();
-        if only_read.peek().is_some() {
+        if only_read > 0 {
             clock::before_loads();
+            let mut only_read = self.reads.iter().filter(|read| !self.touched.contains(&read.0));
             if !only_read.all(|&(a, version)| self.blocks.word(a).load(Acquire) == version) {
                 self.unlock_versions(&self.touched);
                 return None;
@@ -256,11 +258,11 @@ impl Core {
         Some(timestamp)
     }
 
-    /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's yet.
+    /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's yet, and was not read.
     #[inline]
-    fn lock_version(&self, a: Addr) -> bool {
+    fn lock_version(&self, a: Addr, read: Option<u64>) -> bool {
         let word = self.view.word(a);
-        match self.version_read(a) {
+        match read {
             Some(version) => word.compare_exchange(version, version::locked(version), AcqRel, Relaxed).is_ok(),
             None => {
                 word.store(version::locked(word.load(Relaxed)), Relaxed);

@@ -53,7 +53,7 @@ pub use stats::Stats;
 pub use thread::Thread;
 pub use towa_heap::{Recovery, Root};
 pub use tx::Tx;
-pub use view::{Addr, WORD};
+pub use view::{Addr, Span, WORD};
 
 /// Whether transactions run in hardware here, if not told otherwise: that takes a sound time stamp counter, too.
 pub fn hardware_transactions_run() -> bool {

@@ -60,7 +60,8 @@ counters! {
     abort_ns,
     /// Time waiting for log space.
     log_full_ns,
-    /// Time from taking effect to being durable: waiting for others' records, writing and fencing one's own.
+    /// Time from taking effect to being durable: waiting for others' records, writing and fencing one's own (which is measured of
+    /// one record in sixteen).
     durability_ns,
     /// Of that: waiting for others.
     dependency_ns,

@@ -25,7 +25,7 @@ use crate::options::{Commit, Tm};
 use crate::pool::Pool;
 use crate::stats::{Counts, add};
 use crate::tx::{GaveUp, NOTED_MAX, TOUCHED_MAX, Tx};
-use crate::view::{Addr, View, WORD};
+use crate::view::{Addr, Span, View, WORD};
 use crate::write_set::WriteSet;
 use crate::{guarded, hardware, nesting, software, version};
 
@@ -246,6 +246,15 @@ impl Thread {
         words
     }
 
+    /// The `count` words from `a` on, to be loaded as they are then.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load).
+    #[inline]
+    pub fn span(&self, a: Addr, count: usize) -> Span<'_> {
+        self.core.blocks.span(a, a + count as u64 * WORD)
+    }
+
     /// Whether `a` is the address of a word in the heap, beyond the pool's own tables.
     #[inline]
     pub fn holds(&self, a: Addr) -> bool {
@@ -269,8 +278,10 @@ impl Thread {
     /// Has the lines of `a..a + len` fetched. A hint: any address will do.
     #[inline(always)]
     pub fn prefetch(&self, a: Addr, len: u64) {
-        for at in (0..len).step_by(LINE) {
+        let mut at = 0;
+        while at < len {
             persist::prefetch(std::ptr::without_provenance(a.wrapping_add(at) as usize));
+            at += LINE as u64;
         }
     }
 

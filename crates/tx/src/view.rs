@@ -11,6 +11,30 @@ pub type Addr = u64;
 /// Bytes of a word, the unit of reading and writing.
 pub const WORD: u64 = 8;
 
+/// Words of the heap in a row, whose place was looked at once for all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'h>(&'h [AtomicU64]);
+
+impl<'h> Span<'h> {
+    /// Word `at`, as it is now.
+    ///
+    /// # Panics
+    /// If there are no more than so many.
+    #[inline(always)]
+    pub fn load(self, at: usize) -> u64 {
+        self.0[at].load(Ordering::Relaxed)
+    }
+
+    /// `count` words from word `from` on.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline(always)]
+    pub fn part(self, from: usize, count: usize) -> Span<'h> {
+        Span(&self.0[from..][..count])
+    }
+}
+
 /// The heap's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
@@ -91,9 +115,25 @@ impl View {
         unsafe { std::slice::from_raw_parts(first, ((end - a) / WORD) as usize) }
     }
 
+    /// The words from `a` to `end`.
+    ///
+    /// # Panics
+    /// If these are not words of the heap.
+    #[inline]
+    pub fn span(&self, a: Addr, end: Addr) -> Span<'_> {
+        Span(self.words(a, end))
+    }
+
     /// Adds the words from `a` to `end` to `into`, each as it is.
     pub fn load_all(&self, a: Addr, end: Addr, into: &mut Vec<u64>) {
         into.extend(self.words(a, end).iter().map(|word| word.load(Ordering::Relaxed)));
+    }
+
+    /// The `N` words from `a` on, each as it is.
+    #[inline]
+    pub fn load_some<const N: usize>(&self, a: Addr) -> [u64; N] {
+        let words: &[AtomicU64; N] = self.words(a, a + N as u64 * WORD).try_into().expect("so many");
+        std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
     }
 
     /// Stores `values` from `a` on.

@@ -21,7 +21,7 @@ use towa_media::{LINE, Region, persist};
 
 use super::dirty::DirtyLines;
 use super::first_byte;
-use super::record::{LINE_WORDS, Words};
+use super::record::{Few, LINE_WORDS, Words};
 use super::replay::Sink;
 use crate::Result;
 
@@ -105,19 +105,11 @@ impl Current {
         self.pieces[piece].get_or_insert_with(zeroes);
     }
 
-    /// A transaction wrote this word.
+    /// A transaction wrote these words of a line.
     #[inline]
-    fn written_one(&mut self, word: u64) {
-        let (marks, bit) = (self.marks(word / LINE_WORDS as u64), 1 << (word % LINE_WORDS as u64));
-        *marks = *marks & !(bit << 8) | bit;
-    }
-
-    /// A transaction wrote these words.
-    fn written(&mut self, first: u64, count: usize) {
-        for (line, bits, _) in lines_of(first, count) {
-            let marks = self.marks(line);
-            *marks = *marks & !(bits << 8) | bits;
-        }
+    fn written(&mut self, line: u64, bits: u16) {
+        let marks = self.marks(line);
+        *marks = *marks & !(bits << 8) | bits;
     }
 
     /// These words have these values, which were written in place.
@@ -225,8 +217,25 @@ impl Sink for Current {
     fn words(&mut self, words: Words<'_>) -> Result<()> {
         match words.values {
             _ if words.in_place => self.logged(words.first, words.values),
-            [_] => self.written_one(words.first),
-            many => self.written(words.first, many.len()),
+            many => lines_of(words.first, many.len()).for_each(|(line, bits, _)| self.written(line, bits)),
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn few(&mut self, few: Few<'_>) -> Result<()> {
+        // Words of one line mostly come together.
+        let (mut line, mut bits) = (0, 0);
+        for word in few.numbers() {
+            let (its_line, bit) = (word / LINE_WORDS as u64, 1 << (word % LINE_WORDS as u64));
+            if its_line != line && bits != 0 {
+                self.written(line, bits);
+                bits = 0;
+            }
+            (line, bits) = (its_line, bits | bit);
+        }
+        if bits != 0 {
+            self.written(line, bits);
         }
         Ok(())
     }

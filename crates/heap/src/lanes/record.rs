@@ -176,15 +176,41 @@ pub(super) struct Words<'r> {
     pub in_place: bool,
 }
 
-/// Calls `each` with the words of a record, in the order they were written. The record was [`check`]ed.
+/// The words of a compact record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Few<'r> {
+    base: u64,
+    deltas: u64,
+    pub values: &'r [u64],
+}
+
+impl<'r> Few<'r> {
+    /// The number of each.
+    #[inline(always)]
+    pub fn numbers(self) -> impl Iterator<Item = u64> {
+        (0..self.values.len()).map(move |i| self.base + delta(self.deltas, i))
+    }
+
+    /// Each by itself.
+    #[inline(always)]
+    pub fn each(self) -> impl Iterator<Item = Words<'r>> {
+        let words = self.numbers().zip(self.values);
+        words.map(|(first, value)| Words { first, values: std::slice::from_ref(value), in_place: false })
+    }
+}
+
+/// The words of a record, if it is a compact one. The record was [`check`]ed.
 #[inline(always)]
+pub(super) fn few(words: &[u64]) -> Option<Few<'_>> {
+    let count = ((words[0] >> 4) & 0xF) as usize;
+    (words[0] & 0xF == COMPACT).then(|| Few { base: words[2], deltas: words[3], values: &words[HEAD..HEAD + count] })
+}
+
+/// Calls `each` with the words of a record, in the order they were written. The record was [`check`]ed.
+#[inline]
 pub(super) fn each_run<E>(words: &[u64], mut each: impl FnMut(Words<'_>) -> Result<(), E>) -> Result<(), E> {
-    if words[0] & 0xF == COMPACT {
-        let count = ((words[0] >> 4) & 0xF) as usize;
-        for (i, value) in words[HEAD..HEAD + COMPACT_WORDS].iter().enumerate().take(count) {
-            each(Words { first: words[2] + delta(words[3], i), values: std::slice::from_ref(value), in_place: false })?;
-        }
-        return Ok(());
+    if let Some(few) = few(words) {
+        return few.each().try_for_each(each);
     }
     let (mut at, end) = (HEAD, HEAD + words[2] as u32 as usize);
     while at < end {
@@ -195,11 +221,18 @@ pub(super) fn each_run<E>(words: &[u64], mut each: impl FnMut(Words<'_>) -> Resu
     Ok(())
 }
 
-/// Calls `each` with the number of each word that this line names, if it is a compact record. It is a guess: nothing was checked.
+/// Calls `each` with the number of a word in each line that this line names, if it is a compact record. It is a guess: nothing was checked.
 #[inline(always)]
 pub(super) fn guess_words(line: &[u64], mut each: impl FnMut(u64)) {
     if line[0] & 0xF == COMPACT {
-        (0..COMPACT_WORDS).for_each(|i| each(line[2].wrapping_add(delta(line[3], i))));
+        let mut last = u64::MAX;
+        for i in 0..COMPACT_WORDS {
+            let word = line[2].wrapping_add(delta(line[3], i));
+            if word / LINE_WORDS as u64 != last {
+                last = word / LINE_WORDS as u64;
+                each(word);
+            }
+        }
     }
 }
 
@@ -221,8 +254,9 @@ pub struct RecordBuilder {
     long: Vec<u64>,
     /// 0 while `few` holds all.
     used: usize,
-    /// Where in `long` the last run begins.
+    /// Where in `long` the last run begins, and the number of the word that would go on with it; `u64::MAX`: none does.
     last_run: usize,
+    run_next: u64,
 }
 
 impl RecordBuilder {
@@ -271,6 +305,40 @@ impl RecordBuilder {
         self.added += 1;
     }
 
+    /// Adds words as [`word`](Self::word) does, with heap offset and value of each.
+    ///
+    /// # Panics
+    /// As [`word`](Self::word).
+    #[inline(always)]
+    pub fn each(&mut self, words: impl ExactSizeIterator<Item = (u64, u64)>) {
+        if self.used > 0 || self.count + words.len() > COMPACT_WORDS {
+            return self.many(words);
+        }
+        if self.count > 0 {
+            return words.for_each(|(offset, value)| self.word(offset, value));
+        }
+        (self.count, self.added) = (words.len(), self.added + words.len() as u64);
+        let (mut low, mut high, mut offsets) = (u64::MAX, 0, 0);
+        for (few, (offset, value)) in self.few.iter_mut().zip(words) {
+            let word = offset / 8;
+            (offsets, low, high) = (offsets | offset, low.min(word), high.max(word));
+            *few = (word, value);
+        }
+        assert!(offsets & !OFFSETS == 0, "one of the heap offsets is not that of a word");
+        (self.low, self.high) = if self.count == 0 { (0, 0) } else { (low, high) };
+    }
+
+    fn many(&mut self, words: impl ExactSizeIterator<Item = (u64, u64)>) {
+        self.added += words.len() as u64;
+        self.spill();
+        self.reserve(2 * words.len());
+        for (offset, value) in words {
+            assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
+            self.push_word(offset / 8, value);
+        }
+        self.long.truncate(self.used.next_multiple_of(LINE_WORDS));
+    }
+
     #[inline(never)]
     fn one_of_many(&mut self, word: u64, value: u64) {
         self.added += 1;
@@ -302,12 +370,15 @@ impl RecordBuilder {
         self.spill();
         let mut first = offset / 8;
         for values in values.chunks(RUN_MAX) {
-            self.last_run = self.used;
+            (self.last_run, self.run_next) = (self.used, u64::MAX);
             self.reserve(1 + values.len());
             self.long[self.used] = first | (values.len() as u64) << RUN_SHIFT | in_place;
             self.long[self.used + 1..][..values.len()].copy_from_slice(values);
             self.used += 1 + values.len();
             first += values.len() as u64;
+            if in_place == 0 {
+                self.run_next = first;
+            }
         }
     }
 
@@ -356,7 +427,7 @@ impl RecordBuilder {
         }
         self.long.clear();
         self.used = HEAD;
-        self.last_run = 0;
+        self.run_next = u64::MAX;
         self.long.resize(LINE_WORDS, 0);
         let few = self.few;
         few[..self.count].iter().for_each(|&(index, value)| self.push_word(index, value));
@@ -365,18 +436,15 @@ impl RecordBuilder {
 
     #[inline]
     fn push_word(&mut self, index: u64, value: u64) {
-        if self.last_run > 0 {
-            let Run { first, count, in_place } = run(self.long[self.last_run]);
-            if first + count as u64 == index && count < RUN_MAX && !in_place {
-                self.reserve(1);
-                self.long[self.last_run] += 1 << RUN_SHIFT;
-                self.long[self.used] = value;
-                self.used += 1;
-                return;
-            }
+        if index == self.run_next && self.used - self.last_run <= RUN_MAX {
+            self.reserve(1);
+            self.long[self.last_run] += 1 << RUN_SHIFT;
+            self.long[self.used] = value;
+            (self.used, self.run_next) = (self.used + 1, index + 1);
+            return;
         }
         self.reserve(2);
-        self.last_run = self.used;
+        (self.last_run, self.run_next) = (self.used, index + 1);
         self.long[self.used] = index | 1 << RUN_SHIFT;
         self.long[self.used + 1] = value;
         self.used += 2;

@@ -13,6 +13,7 @@
 //! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
 //! It needs no working copy, so that it can live in another process; where it has one, it has less to do.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use towa_media::{Access, Durability, LINE, Medium, Region, persist};
@@ -21,7 +22,7 @@ use super::batch::Batch;
 use super::current::{Current, Working};
 use super::cursor::{Cursor, merge};
 use super::dirty::DirtyLines;
-use super::record::Words;
+use super::record::{Few, Words};
 use super::recover::says;
 use super::{Cut, Geometry, first_byte, record};
 use crate::alloc::CHUNK;
@@ -155,6 +156,7 @@ impl Replayer {
         self.check_heads(heads)?;
         let mut current = self.current.take().unwrap_or_else(|| Current::new(self.geometry.heap_words));
         let outcome = self.visit(heads, upto, &mut || (), &mut current)?;
+        self.map_ahead(outcome.frontier);
         let lines = current.store(&*self.image, working, &mut self.dirty[0])?;
         self.image.fence()?;
         self.current = Some(current);
@@ -162,6 +164,15 @@ impl Replayer {
             Some(lines) => self.cut_behind(Stored { outcome, lines }),
             // What was stored is durable, and older than the records behind this cut at most.
             None => self.apply(heads, upto, &mut || ()),
+        }
+    }
+
+    /// Chunks up to here are in use: those that were not before are going to be written all over.
+    fn map_ahead(&self, frontier: u64) {
+        let (from, to) = (self.cut.frontier as usize, frontier as usize);
+        if let Some(bytes) = self.image.bytes().filter(|bytes| from < to && to <= bytes.len()) {
+            let first = bytes.cast::<u8>().map_addr(|first| first.saturating_add(from));
+            towa_media::map_ahead(NonNull::slice_from_raw_parts(first, to - from));
         }
     }
 
@@ -257,7 +268,16 @@ impl Replayer {
             if ts <= self.cut.ts {
                 return Ok(());
             }
+            outcome.ts = ts;
+            outcome.records += 1;
+            if outcome.records.is_multiple_of(RECORDS_BETWEEN_PAUSES) {
+                pause();
+            }
             let words = cursor.record()?;
+            if let Some(few) = record::few(words) {
+                outcome.words += few.values.len() as u64;
+                return sink.few(few);
+            }
             if let Some(frontier) = record::frontier(words) {
                 if frontier > self.heap_len || !frontier.is_multiple_of(CHUNK) {
                     return Err(damaged(format!("a record of the log has an impossible frontier, {frontier}")));
@@ -267,13 +287,7 @@ impl Replayer {
             record::each_run(words, |words| {
                 outcome.words += words.values.len() as u64;
                 sink.words(words)
-            })?;
-            outcome.ts = ts;
-            outcome.records += 1;
-            if outcome.records.is_multiple_of(RECORDS_BETWEEN_PAUSES) {
-                pause();
-            }
-            Ok(())
+            })
         });
         merged?.map_err(|fault| damaged(says(&fault)))?;
         if let Some(broken) = cursors.iter().find(|cursor| cursor.ts() == u64::MAX && !cursor.is_at_end()) {
@@ -304,6 +318,12 @@ impl Replayer {
 pub(super) trait Sink {
     /// These come next.
     fn words(&mut self, words: Words<'_>) -> Result<()>;
+
+    /// These come next.
+    #[inline(always)]
+    fn few(&mut self, few: Few<'_>) -> Result<()> {
+        few.each().try_for_each(|words| self.words(words))
+    }
 
     /// This word may come soon.
     #[inline]

@@ -75,6 +75,13 @@ fn what_goes_in_comes_out() {
         again.set_ts(ts);
         expected.iter().for_each(|(offset, value)| again.word(*offset, *value));
         assert_eq!(words_in(&bytes_of(&again, 0, 0)), expected);
+        // All at once, and behind others.
+        let (some, rest) = expected.split_at(random.next(expected.len() as u64 + 1) as usize);
+        again.clear();
+        again.each(some.iter().copied());
+        again.each(rest.iter().copied());
+        assert_eq!((words_in(&bytes_of(&again, 0, 0)), again.count()), (expected.clone(), expected.len() as u64));
+        assert_eq!(again.len(), bytes_of(&again, 0, 0).len() as u64 * 8);
     }
     assert!(compact > 1000 && long > 1000);
 }
