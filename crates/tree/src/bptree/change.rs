@@ -39,8 +39,8 @@ pub(super) struct Change {
     new: Vec<New>,
     blobs: Vec<Vec<u64>>,
     free_blobs: Vec<Addr>,
-    // Of the run: where new nodes and blobs came to lie.
-    nodes: Vec<Addr>,
+    // Of the run: where new nodes and blobs came to lie, and of each node whether nothing ever lay there.
+    nodes: Vec<(Addr, bool)>,
     keys: Vec<Addr>,
 }
 
@@ -59,6 +59,12 @@ impl Change {
             }
         }
         self.edits.extend(draft.late.into_iter().map(|(i, word)| (address(i), word)));
+    }
+
+    /// Words of an existing node become others.
+    pub fn edit(&mut self, at: Addr, version: u64, words: impl IntoIterator<Item = (usize, Word)>) {
+        self.old.push(Old { at, version, retired: None });
+        self.edits.extend(words.into_iter().map(|(i, word)| (at + 8 * i as u64, word)));
     }
 
     /// A node of that level leaves the tree.
@@ -96,14 +102,11 @@ impl Change {
             tx.init(at, blob)?;
             self.keys.push(at);
         }
-        let mut fresh = Vec::with_capacity(self.new.len());
         self.nodes.clear();
         for new in &self.new {
-            let (at, is_fresh) = take_node::<L, I>(tx, tree, new.level)?;
-            self.nodes.push(at);
-            fresh.push(is_fresh);
+            self.nodes.push(take_node::<L, I>(tx, tree, new.level)?);
         }
-        for ((new, &at), fresh) in self.new.iter_mut().zip(&self.nodes).zip(fresh) {
+        for (new, &(at, fresh)) in self.new.iter_mut().zip(&self.nodes) {
             // Drafted anew for each run: earlier runs' addresses are overwritten.
             for &(i, word) in &new.draft.late {
                 new.draft.words[i] = resolve(word, &self.nodes, &self.keys);
@@ -134,10 +137,10 @@ impl Change {
 }
 
 #[inline]
-fn resolve(word: Word, nodes: &[Addr], blobs: &[Addr]) -> u64 {
+fn resolve(word: Word, nodes: &[(Addr, bool)], blobs: &[Addr]) -> u64 {
     match word {
         Word::Is(value) => value,
-        Word::Node(number) => nodes[number],
+        Word::Node(number) => nodes[number].0,
         Word::Blob(number) => blobs[number],
     }
 }

@@ -123,7 +123,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
     fn leaf(&mut self, leaf: Addr, low: End<'_, K>, high: End<'_, K>) -> Result<()> {
         self.begin_node(leaf, 0, "a leaf")?;
         let words = copy(&self.thread, leaf, Shape::<LEAF, INNER>::LEAF_WORDS);
-        let prints = words[2..8].try_into().expect("six words");
+        let prints = &words[2..8];
         if words[1] & !Shape::<LEAF, INNER>::FULL != 0 {
             return Err(self.tree.damaged(format!("the leaf at {leaf:#x} has the bitmap {:#x}", words[1])));
         }
@@ -131,7 +131,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
         for slot in (0..LEAF).filter(|slot| words[1] >> slot & 1 == 1) {
             let key = self.key(words[ENTRIES as usize / 8 + 2 * slot], low, high, "an entry")?;
             let borrowed: &K = key.borrow();
-            if borrowed.fingerprint() != fingerprint::of_slot(prints, slot) {
+            if borrowed.fingerprint() != fingerprint::of_slot(prints[slot / 8], slot) {
                 return Err(self.tree.damaged(format!("the leaf at {leaf:#x} has another fingerprint for {key:?}")));
             }
             if !keys.insert(format!("{key:?}")) {

@@ -110,7 +110,8 @@ pub(super) fn meta(keys: usize, level: u64) -> u64 {
 /// The fingerprints of a leaf.
 #[inline]
 pub(super) fn prints(thread: &Thread, leaf: Addr) -> [u64; 6] {
-    std::array::from_fn(|i| thread.load(leaf + PRINTS + 8 * i as u64))
+    let words = thread.span(leaf + PRINTS, 6);
+    std::array::from_fn(|i| words.load(i))
 }
 
 /// The words of a node, copied; what they are worth its version tells.
@@ -148,6 +149,7 @@ impl Draft {
     }
 
     /// Word `at` is `word`.
+    #[inline]
     pub fn put(&mut self, at: usize, word: Word) {
         match word {
             Word::Is(value) => self.words[at] = value,
@@ -155,26 +157,20 @@ impl Draft {
         }
     }
 
-    /// A leaf's bitmap.
-    pub fn bitmap(&self) -> u64 {
-        self.words[1]
-    }
-
-    /// Keeps a leaf's entries of these slots only.
-    pub fn retain(&mut self, slots: u64) {
-        self.words[1] &= slots;
-    }
-
     /// Adds an entry in a leaf's first free slot. There is one.
+    #[inline]
     pub fn add(&mut self, key: Word, value: u64, print: u8) {
-        let slot = (!self.bitmap()).trailing_zeros() as usize;
-        let at = PRINTS as usize / 8 + slot / 8;
-        self.words[at] = fingerprint::replaced(self.words[at], slot, print);
-        self.words[1] |= 1 << slot;
-        let at = entry(0, slot) as usize / 8;
-        self.put(at, key);
-        self.words[at + 1] = value;
+        added(&self.words, self.words[1], key, value, print).into_iter().for_each(|(at, word)| self.put(at, word));
     }
+}
+
+/// The words of `leaf` that change when an entry is added in the first free slot of `bitmap`. There is one.
+#[inline]
+pub(super) fn added(leaf: &[u64], bitmap: u64, key: Word, value: u64, print: u8) -> [(usize, Word); 4] {
+    let slot = (!bitmap).trailing_zeros() as usize;
+    let (prints, at) = (PRINTS as usize / 8 + slot / 8, entry(0, slot) as usize / 8);
+    let replaced = fingerprint::replaced(leaf[prints], slot, print);
+    [(at, key), (at + 1, Word::Is(value)), (prints, Word::Is(replaced)), (1, Word::Is(bitmap | 1 << slot))]
 }
 
 /// An inner node taken apart: one child more than keys.

@@ -145,10 +145,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         let prints = fingerprint::replaced(self.thread.load(prints_at), slot, print);
         let at = entry(leaf.at, slot);
         let enter = |tx: &mut Tx<'_>, word: u64| {
-            tx.write_guarded(at, word)?;
-            tx.write_guarded(at + 8, value)?;
-            tx.write_guarded(prints_at, prints)?;
-            tx.write_guarded(leaf.at + WORD_1, bitmap)?;
+            tx.write_all_guarded([(at, word), (at + 8, value), (prints_at, prints), (leaf.at + WORD_1, bitmap)])?;
             tx.touch(leaf.at + VERSION)
         };
         let done = if K::INLINE {

@@ -11,7 +11,7 @@
 //! 2. what was loaded under a version that has changed is not believed: it is checked before it is used as an address, and the walk
 //!    begins anew. It takes one level after the other down to 0, so it ends whatever it reads.
 
-use towa_tx::{Addr, Thread};
+use towa_tx::{Addr, Span, Thread};
 
 use super::BpTree;
 use super::layout::{KEYS, Shape, VERSION, WORD_1, header, keys_of};
@@ -198,7 +198,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 return if changed { Walk::Again } else { Walk::Damaged("a node's address is that of none") };
             }
             // All of it at once: a search would else wait for one line, and then for the next that this one names.
-            thread.prefetch(child, 8 * Shape::<LEAF, INNER>::words(below) as u64);
+            // (Two lengths, each known when this is compiled: a line then is one instruction.)
+            match below {
+                0 => thread.prefetch(child, 8 * Shape::<LEAF, INNER>::LEAF_WORDS as u64),
+                _ => thread.prefetch(child, 8 * Shape::<LEAF, INNER>::INNER_WORDS as u64),
+            }
             let version = thread.load_version(child + VERSION);
             if !thread.validate(parent, parent_version) {
                 return Walk::Again;
@@ -209,28 +213,30 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             }
             (parent, parent_version) = (child + VERSION, version);
             let node = child;
-            let keys = keys_of(thread.load(node + WORD_1));
+            let words = thread.span(node, Shape::<LEAF, INNER>::INNER_WORDS);
+            let keys = keys_of(words.load(WORD_1 as usize / 8));
             if keys > INNER {
                 let changed = !thread.validate(parent, parent_version);
                 return if changed { Walk::Again } else { Walk::Damaged("an inner node has more keys than it can have") };
             }
+            let sorted = words.part(KEYS as usize / 8, keys);
             let at = match target {
                 Target::First => 0,
                 Target::Last => keys,
-                Target::At(key) => below_or_at(thread, node, keys, |stored| key.compare(stored, &Loads(thread)).is_ge()),
-                Target::Below(key) => below_or_at(thread, node, keys, |stored| key.compare(stored, &Loads(thread)).is_gt()),
+                Target::At(key) => below_or_at(sorted, keys, |stored| key.compare(stored, &Loads(thread)).is_ge()),
+                Target::Below(key) => below_or_at(sorted, keys, |stored| key.compare(stored, &Loads(thread)).is_gt()),
             };
-            child = thread.load(node + Shape::<LEAF, INNER>::CHILDREN + 8 * at as u64);
+            child = words.load(Shape::<LEAF, INNER>::CHILDREN as usize / 8 + at);
             below -= 1;
             witness.step(thread, Step { node, version, keys, child: at });
         }
     }
 }
 
-/// How many of the sorted keys of a node `passes` is true of: they come first.
+/// How many of the `keys` sorted keys `passes` is true of: they come first.
 #[inline]
-fn below_or_at(thread: &Thread, node: Addr, keys: usize, passes: impl Fn(u64) -> bool) -> usize {
-    let passes = |at: usize| passes(thread.load(node + KEYS + 8 * at as u64));
+fn below_or_at(sorted: Span<'_>, keys: usize, passes: impl Fn(u64) -> bool) -> usize {
+    let passes = |at: usize| passes(sorted.load(at));
     if keys == 0 {
         return 0;
     }

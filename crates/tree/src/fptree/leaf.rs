@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use towa_alloc::Arena;
 
 use super::layout::*;
-use crate::fingerprint::{self, SLOTS};
+use crate::fingerprint::{self, SLOTS, slots};
 use crate::{Blobs, Error, Key, Result};
 
 impl Blobs for Arena {
@@ -200,9 +200,4 @@ pub(super) fn sorted<K: Key + ?Sized>(image: &Image, arena: &Arena) -> Result<Ve
     }
     keys.sort_unstable();
     Ok(keys)
-}
-
-/// The slots whose bits are set.
-pub(super) fn slots(bitmap: u64) -> impl Iterator<Item = usize> {
-    (0..SLOTS).filter(move |slot| bitmap >> slot & 1 != 0)
 }

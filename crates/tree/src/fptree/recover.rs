@@ -21,8 +21,9 @@ use towa_alloc::{Allocator, Arena, Rebuild};
 use super::FpTree;
 use super::index::Index;
 use super::layout::*;
-use super::leaf::{Leaf, slots, sorted};
-use crate::{Error, Key, Result, fingerprint};
+use super::leaf::{Leaf, sorted};
+use crate::fingerprint::{self, slots};
+use crate::{Error, Key, Result};
 
 /// Fewer leaves than these are not worth a thread.
 const SHARE_MIN: usize = 2048;
@@ -140,7 +141,7 @@ pub(super) fn examine<K: Key + ?Sized>(
     let keys = sorted::<K>(&image, arena)?;
     for (key, slot) in &keys {
         let key: &K = key.borrow();
-        if fingerprint::of_slot(leaf.fingerprints(), *slot) != key.fingerprint() {
+        if fingerprint::of_slot(leaf.fingerprints()[slot / 8], *slot) != key.fingerprint() {
             return Err(bad(format!("the fingerprint in slot {slot} is not its key's")));
         }
         if !K::INLINE {

@@ -11,9 +11,9 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 use super::index::{Place, Range};
-use super::leaf::slots;
 use super::session::Patience;
 use super::{FpSession, within};
+use crate::fingerprint::slots;
 use crate::{Direction, Key, Result};
 
 /// What a session keeps for scans, so that they allocate only once.
