@@ -12,7 +12,7 @@ use towa_tx::{Options, Pool, Retry, TmChoice};
 use super::contenders::{BPTREE_PAPER, BPTREE_TX, Contender, FPTREE, Instance, LOG_BYTES_PER_THREAD, Lost, Site};
 
 /// Heap bytes for each key that will be there, generously: a leaf of 832 bytes is half full at the least.
-const BYTES_PER_KEY: u64 = 64;
+pub const BYTES_PER_KEY: u64 = 64;
 /// Heap bytes beside that.
 const BYTES_BESIDE: u64 = 64 << 20;
 

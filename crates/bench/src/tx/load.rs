@@ -10,8 +10,9 @@
 //! What must hold: keys are one random permutation, the same for every map of a run, and made before the clock starts; every answer
 //! is checked, a wrong one ends the run; the time of what writes includes the drain: until every log is applied.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -171,17 +172,17 @@ fn difference(now: CounterValues, before: CounterValues) -> CounterValues {
 
 /// The first start, the last end, and the number of operations.
 fn on_threads(map: &dyn OrderedMap<u64>, work: &Work, phase: Phase, threads: usize) -> Result<(Instant, Instant, u64)> {
-    let gate = Barrier::new(threads);
+    let (gate, shared) = (Barrier::new(threads), Shared::new(work, phase, threads));
     std::thread::scope(|scope| {
         let users: Vec<_> = (0..threads)
-            .map(|thread| {
-                let gate = &gate;
+            .map(|_| {
+                let (gate, shared) = (&gate, &shared);
                 let user = move || -> Result<(Instant, Instant, u64)> {
                     let session = map.session();
                     gate.wait();
                     let mut session = session?;
                     let began = Instant::now();
-                    let ops = thread_part(&mut *session, work, phase, thread, threads)?;
+                    let ops = take_part(&mut *session, work, phase, shared)?;
                     Ok((began, Instant::now(), ops))
                 };
                 std::thread::Builder::new().name("user".into()).spawn_scoped(scope, user)
@@ -197,37 +198,70 @@ fn on_threads(map: &dyn OrderedMap<u64>, work: &Work, phase: Phase, threads: usi
     })
 }
 
-/// The `thread`th of `threads` about equal parts.
-fn part(all: &[u64], thread: usize, threads: usize) -> &[u64] {
-    &all[all.len() * thread / threads..all.len() * (thread + 1) / threads]
+/// The operations of a phase, which its threads take a few at a time, as they come. Parts that are fixed beforehand would show the slowest
+/// thread instead of all of them: where more threads than cores have work (a checkpointer is one of them), the others wait for it in the end.
+struct Shared {
+    next: AtomicUsize,
+    count: usize,
+    few: usize,
 }
 
-fn thread_part(session: &mut dyn Session<u64>, work: &Work, phase: Phase, thread: usize, threads: usize) -> Result<u64> {
-    let mine = |all: &'_ Vec<u64>| -> std::ops::Range<usize> { all.len() * thread / threads..all.len() * (thread + 1) / threads };
-    match phase {
-        Phase::Insert => insert_all(session, part(&work.first, thread, threads)),
-        Phase::InsertMore => insert_all(session, part(&work.more, thread, threads)),
-        Phase::Lookup => look_up_all(session, part(&work.uniform, thread, threads)),
-        Phase::LookupZipfian => look_up_all(session, part(&work.zipfian, thread, threads)),
-        Phase::Scan => scan_all(session, part(&work.scans, thread, threads)),
-        Phase::Mixed => {
-            let (new, there) = (&work.fresh[mine(&work.fresh)], &work.uniform[mine(&work.uniform)]);
-            for (new, there) in new.iter().zip(there) {
-                insert(session, *new)?;
-                look_up(session, *there)?;
-            }
-            Ok(2 * new.len() as u64)
-        }
-        Phase::MixedZipfian => {
-            let keys = part(&work.zipfian, thread, threads);
-            for (version, pair) in (1..).zip(keys.chunks_exact(2)) {
-                let before = session.upsert(&pair[0], value_of(pair[0], version))?;
-                ensure!(goes_with(pair[0], before), "key {} had the value {before:?}", pair[0]);
-                look_up(session, pair[1])?;
-            }
-            Ok(keys.len() as u64 & !1)
-        }
+impl Shared {
+    fn new(work: &Work, phase: Phase, threads: usize) -> Self {
+        let count = match phase {
+            Phase::Insert => work.first.len(),
+            Phase::InsertMore => work.more.len(),
+            Phase::Lookup => work.uniform.len(),
+            Phase::LookupZipfian => work.zipfian.len(),
+            Phase::Scan => work.scans.len(),
+            Phase::Mixed => work.fresh.len(),
+            Phase::MixedZipfian => work.zipfian.len() / 2,
+        };
+        Self { next: AtomicUsize::new(0), count, few: (count / threads / 64).clamp(1, 512) }
     }
+
+    /// The next few; `None`: all are taken.
+    fn take(&self) -> Option<Range<usize>> {
+        let from = self.next.fetch_add(self.few, Relaxed);
+        (from < self.count).then(|| from..(from + self.few).min(self.count))
+    }
+}
+
+/// Does what the other threads leave of a phase; operations done.
+fn take_part(session: &mut dyn Session<u64>, work: &Work, phase: Phase, shared: &Shared) -> Result<u64> {
+    let mut ops = 0;
+    while let Some(few) = shared.take() {
+        ops += match phase {
+            Phase::Insert => insert_all(session, &work.first[few]),
+            Phase::InsertMore => insert_all(session, &work.more[few]),
+            Phase::Lookup => look_up_all(session, &work.uniform[few]),
+            Phase::LookupZipfian => look_up_all(session, &work.zipfian[few]),
+            Phase::Scan => scan_all(session, &work.scans[few]),
+            Phase::Mixed => mixed(session, &work.fresh[few.clone()], &work.uniform[few]),
+            Phase::MixedZipfian => upsert_and_look_up(session, &work.zipfian, few),
+        }?;
+    }
+    Ok(ops)
+}
+
+fn mixed(session: &mut dyn Session<u64>, new: &[u64], there: &[u64]) -> Result<u64> {
+    for (new, there) in new.iter().zip(there) {
+        insert(session, *new)?;
+        look_up(session, *there)?;
+    }
+    Ok(2 * new.len() as u64)
+}
+
+/// Of `keys` pairs of these numbers: the first is upserted, the second looked up.
+fn upsert_and_look_up(session: &mut dyn Session<u64>, keys: &[u64], pairs: Range<usize>) -> Result<u64> {
+    for pair in pairs.clone() {
+        // Never 0, which is what was inserted.
+        let (key, version) = (keys[2 * pair], (pair as u64 + 1) % 0xffff + 1);
+        let before = session.upsert(&key, value_of(key, version))?;
+        ensure!(goes_with(key, before), "key {key} had the value {before:?}");
+        look_up(session, keys[2 * pair + 1])?;
+    }
+    Ok(2 * pairs.len() as u64)
 }
 
 #[inline]

@@ -25,12 +25,12 @@
 struct phase {
     uint64_t kind, count;
     const uint64_t *keys;
+    uint64_t next, few; /* threads take so many keys at a time, an even number: a pair is never cut */
 };
 
 struct user {
     pthread_t thread;
-    const struct phase *phase;
-    uint64_t from, to;
+    struct phase *phase;
     double began, ended;
 };
 
@@ -72,36 +72,39 @@ static void look_up(uint64_t key)
 static void *run(void *arg)
 {
     struct user *me = arg;
-    const uint64_t *keys = me->phase->keys;
+    struct phase *phase = me->phase;
+    const uint64_t *keys = phase->keys;
     pthread_barrier_wait(&gate);
     me->began = now();
-    switch (me->phase->kind) {
-    case 0:
-        for (uint64_t i = me->from; i < me->to; i++) insert(keys[i]);
-        break;
-    case 1:
-        for (uint64_t i = me->from; i < me->to; i++) look_up(keys[i]);
-        break;
-    default:
-        for (uint64_t i = me->from & ~1ull; i + 1 < me->to; i += 2) {
-            insert(keys[i]);
-            look_up(keys[i + 1]);
+    for (;;) {
+        uint64_t from = __atomic_fetch_add(&phase->next, phase->few, __ATOMIC_RELAXED);
+        if (from >= phase->count) break;
+        uint64_t to = from + phase->few < phase->count ? from + phase->few : phase->count;
+        switch (phase->kind) {
+        case 0:
+            for (uint64_t i = from; i < to; i++) insert(keys[i]);
+            break;
+        case 1:
+            for (uint64_t i = from; i < to; i++) look_up(keys[i]);
+            break;
+        default:
+            for (uint64_t i = from; i + 1 < to; i += 2) {
+                insert(keys[i]);
+                look_up(keys[i + 1]);
+            }
         }
     }
     me->ended = now();
     return NULL;
 }
 
-static double measure(const struct phase *phase)
+static double measure(struct phase *phase)
 {
     struct user *users = calloc(threads, sizeof(*users));
     double began = 0, ended = 0;
     pthread_barrier_init(&gate, NULL, threads);
     for (int t = 0; t < threads; t++) {
-        /* Even bounds: a pair is never cut. */
         users[t].phase = phase;
-        users[t].from = t == 0 ? 0 : phase->count * t / threads & ~1ull;
-        users[t].to = t == threads - 1 ? phase->count : phase->count * (t + 1) / threads & ~1ull;
         if (pthread_create(&users[t].thread, NULL, run, &users[t])) fail("cannot start", "a thread");
     }
     for (int t = 0; t < threads; t++) {
@@ -137,7 +140,7 @@ int main(int argc, char **argv)
     printf("[");
     for (uint64_t n = 0; n < phases; n++) {
         if (words + 2 > end || words + 2 + words[1] > end) fail("cut short:", argv[3]);
-        struct phase phase = {words[0], words[1], words + 2};
+        struct phase phase = {words[0], words[1], words + 2, 0, 512};
         printf("%s%.9f", n ? "," : "", measure(&phase));
         words += 2 + phase.count;
     }

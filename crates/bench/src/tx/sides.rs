@@ -9,12 +9,14 @@
 //! measured; a side that fails is told and left out of the rest, and the others go on.
 
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use towa_media::{Medium, NvmModel, RamMedium};
+use towa_media::{Mapping, Medium, NvmModel, RamMedium};
 
 use super::contenders::{Contender, FPTREE, LOG_BYTES_PER_THREAD, Lost, Site};
+use super::durable::BYTES_PER_KEY;
 use super::load::{self, Measured, Phase, Work};
 use super::report::{Breakdown, Row};
 use crate::cleanup::Scratch;
@@ -44,6 +46,16 @@ pub fn site(scratch: &Scratch, name: &str, keys: u64, threads: usize, model: Opt
     Ok(Site { dir, medium, keys, threads })
 }
 
+/// Has the machine have memory for a map of so many keys at hand: a virtual machine may have given free memory back to its host, and gets
+/// it anew page by page, which takes some ten times as long as clearing it. All of it is touched, and free again.
+fn warm_up(keys: u64, threads: usize) -> Result<()> {
+    let bytes = 3 * keys * BYTES_PER_KEY + threads as u64 * LOG_BYTES_PER_THREAD;
+    let memory = Mapping::anonymous(None, bytes as usize, true)?;
+    let first = NonNull::new(memory.as_ptr()).expect("a mapping is not at address 0");
+    towa_media::map_ahead(NonNull::slice_from_raw_parts(first, memory.len()));
+    Ok(())
+}
+
 impl Side for Box<dyn Contender> {
     fn label(&self) -> (&'static str, &'static str) {
         (self.tree(), self.tm())
@@ -63,6 +75,7 @@ impl Side for Box<dyn Contender> {
     ) -> Result<Vec<Measured>> {
         let site = site(scratch, "map", work.keys(), threads, model)?;
         let medium = Arc::clone(&site.medium);
+        warm_up(work.keys(), threads)?;
         let counters = self.durable().then(|| medium.counters());
         let instance = self.make(&site).context("making an empty map")?;
         let measured =
