@@ -106,6 +106,32 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
     Ok(None)
 }
 
+/// What a body would do that finds this version at `a`, writes these words, which it guards, and touches it: the same steps, without
+/// a body. False: nothing was done, a body must be run.
+#[inline]
+pub(crate) fn change<const N: usize>(core: &mut Core, a: Addr, version: u64, words: &[(Addr, u64); N]) -> Result<bool> {
+    let blocks = core.blocks;
+    if version::is_locked(version) || !blocks.holds(a) || !words.iter().all(|&(a, _)| blocks.holds(a)) {
+        return Ok(false);
+    }
+    nesting::refuse(&core.engine, "a transaction")?;
+    core.make_room(RECORD_MAX)?;
+    let beside = core.begin_guarded();
+    core.depend_on(version);
+    let view = core.view;
+    core.record.clear();
+    core.record.each(words.iter().map(|&(a, value)| (view.offset(a), value)));
+    if beside || core.engine.check().is_err() || !core.lock_version(a, Some(version)) {
+        core.undo_guarded()?;
+        return Ok(false);
+    }
+    let timestamp = clock::tsc() - core.first_tick;
+    core.write_and_stamp(words, &[a], timestamp);
+    core.engine.control.end_guarded(core.lane);
+    core.finish_effect(timestamp)?;
+    Ok(true)
+}
+
 impl Core {
     /// Announces such a transaction; whether software ones run beside it.
     #[inline]
@@ -247,15 +273,21 @@ impl Core {
                 return None;
             }
         }
+        self.write_and_stamp(&self.noted, &self.touched, timestamp);
+        Some(timestamp)
+    }
+
+    /// Writes words whose versions are locked, and stamps these.
+    #[inline]
+    fn write_and_stamp(&self, words: &[(Addr, u64)], versions: &[Addr], timestamp: u64) {
         // Readers that see a word written below see its version locked.
         fence(Release);
-        for &(a, value) in &self.noted {
+        for &(a, value) in words {
             self.view.store(a, value);
         }
-        for &a in &self.touched {
+        for &a in versions {
             self.view.word(a).store(version::stamp(self.lane, timestamp), Release);
         }
-        Some(timestamp)
     }
 
     /// Locks the version at `a`, if it is what was read. One in a new block is nobody else's yet, and was not read.

@@ -204,6 +204,25 @@ impl Thread {
         }
     }
 
+    /// [`transaction_guarded`](Self::transaction_guarded) of a body that reads the version word at `a`, [gives up](Tx::stale) if that is not
+    /// `version`, writes these words, which it guards, and touches it; in some four fifths of the instructions.
+    ///
+    /// # Errors
+    /// As [`transaction`](Self::transaction): [`Error::Stale`] if the version is another one, or locked.
+    #[inline]
+    pub fn change_guarded<const N: usize>(&mut self, a: Addr, version: u64, words: [(Addr, u64); N]) -> Result<()> {
+        if self.core.engine.by_versions && guarded::change(&mut self.core, a, version, &words)? {
+            return Ok(());
+        }
+        self.transaction_guarded(|tx| {
+            if tx.read_version(a)? != version {
+                return tx.stale();
+            }
+            tx.write_all_guarded(words)?;
+            tx.touch(a)
+        })
+    }
+
     /// [`transaction_guarded`](Self::transaction_guarded) for bodies that allocate, too, which hardware cannot do.
     pub fn transaction_guarded_software<R>(
         &mut self,

@@ -20,7 +20,7 @@ fn options() -> Options {
     Options { heap_len: 16 << 20, lanes: 8, lane_len: 64 << 10, ..Options::default() }
 }
 
-/// Accounts of a line each: version, balance, and the same with every bit turned.
+/// Accounts of a line each: version, balance, and the same with every bit turned; a number, and the same with every bit turned.
 #[derive(Clone, Copy)]
 struct Bank(Addr);
 
@@ -28,7 +28,7 @@ impl Bank {
     fn open(thread: &mut Thread) -> Bank {
         let at = thread.transaction_guarded(|tx| {
             let at = tx.alloc(ACCOUNTS as usize * 64)?;
-            let words: Vec<u64> = (0..ACCOUNTS).flat_map(|_| [0, 1000, !1000, 0, 0, 0, 0, 0]).collect();
+            let words: Vec<u64> = (0..ACCOUNTS).flat_map(|_| [0, 1000, !1000, 0, !0, 0, 0, 0]).collect();
             tx.init(at, &words)?;
             let ptr = NonNull::new(at as *mut u8).expect("an address");
             tx.set_root("bank", Some(Root { ptr, type_tag: 7, size: ACCOUNTS * 64 }))?;
@@ -178,9 +178,96 @@ fn worker_of(pool: &Pool, bank: Bank, worker: u64) {
                 tx.read(bank.balance(from)).map(|_| ())
             }),
             7 => thread.transaction_guarded_software(moves),
+            // What it found outside, put back: lost is what changed in between, if it is not noticed.
+            8..11 => put_back(&mut thread, bank, from),
             _ => thread.transaction_guarded(moves),
         };
         done.unwrap();
+    }
+}
+
+/// Changes an account to what it is, as read outside of transactions, and its number to the next.
+fn put_back(thread: &mut Thread, bank: Bank, account: u64) -> Result<(), Error> {
+    loop {
+        let Some(version) = thread.load_version(bank.version(account)) else {
+            std::thread::yield_now();
+            continue;
+        };
+        let at = bank.balance(account);
+        let (now, number) = (thread.load(at), thread.load(at + 16) + 1);
+        give_way();
+        let words = [(at, now), (at + 8, !now), (at + 16, number), (at + 24, !number)];
+        match thread.change_guarded(bank.version(account), version, words) {
+            Err(Error::Stale) => {}
+            done => return done,
+        }
+    }
+}
+
+/// A change without a body is refused, and leaves nothing, where one with a body would be.
+#[test]
+fn a_change_without_a_body_is_one_with_a_body() {
+    for tm in ways() {
+        let Opened { medium, options, pool, mut thread, bank } = opened(tm);
+        let (at, balance) = (bank.version(1), bank.balance(1));
+        let was = thread.load_version(at).expect("nobody has it");
+        thread.change_guarded(at, was, [(balance, 7)]).unwrap();
+        let is = thread.load_version(at).expect("nobody has it");
+        assert!(is != was && thread.load(balance) == 7, "{tm:?}");
+        // Another version; a locked one; a word of the pool's own; inside a body.
+        assert!(matches!(thread.change_guarded(at, was, [(balance, 8)]), Err(Error::Stale)));
+        assert!(matches!(thread.change_guarded(at, is | 1, [(balance, 8)]), Err(Error::Stale)));
+        assert!(matches!(thread.change_guarded(at, is, [(balance, 8), (bank.0 & !0xFFF_FFFF, 0)]), Err(Error::Usage(_))));
+        let mut other = pool.register().unwrap();
+        let nested = thread.transaction_software(|_| Ok(other.change_guarded(at, is, [(balance, 8)])));
+        assert!(matches!(nested.unwrap(), Err(Error::Usage(_))));
+        assert_eq!((thread.load(balance), thread.load_version(at)), (7, Some(is)), "{tm:?}");
+        // Many of them: they wait for room in the log.
+        for n in 0..5000 {
+            let version = thread.load_version(at).expect("nobody has it");
+            thread.change_guarded(at, version, [(balance, n), (balance + 8, !n)]).unwrap();
+        }
+        drop((thread, other));
+        pool.abandon();
+        let pool = Pool::open_on(medium, &options).unwrap();
+        let thread = pool.register().unwrap();
+        assert_eq!((thread.load(balance), thread.load(balance + 8)), (4999, !4999), "{tm:?}");
+        drop(thread);
+        let mut late = pool.register().unwrap();
+        pool.close().unwrap();
+        let version = late.load_version(at).expect("nobody has it");
+        assert!(matches!(late.change_guarded(at, version, [(balance, 1)]), Err(Error::Poisoned { .. })));
+    }
+}
+
+/// A software transaction, which looks at no version, sees all of such a change or nothing.
+#[test]
+fn a_change_without_a_body_shows_itself_to_software_transactions() {
+    for tm in ways().into_iter().filter(|tm| *tm != TmChoice::Lock) {
+        let Opened { pool, mut thread, bank, .. } = opened(tm);
+        let at = bank.balance(1) + 16;
+        let (has_read, has_changed) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let seen = pool.register().unwrap().transaction_software(|tx| {
+                    let number = tx.read(at)?;
+                    has_read.store(true, Relaxed);
+                    while !has_changed.load(Relaxed) {
+                        std::thread::yield_now();
+                    }
+                    let turned = tx.read(at + 8)?;
+                    assert_eq!(turned, !number, "{tm:?}");
+                    Ok(number)
+                });
+                assert_eq!(seen.unwrap(), 5);
+            });
+            while !has_read.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            let version = thread.load_version(bank.version(1)).expect("nobody has it");
+            thread.change_guarded(bank.version(1), version, [(at, 5), (at + 8, !5)]).unwrap();
+            has_changed.store(true, Relaxed);
+        });
     }
 }
 

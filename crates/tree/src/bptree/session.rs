@@ -129,11 +129,7 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
     /// Changes the value of an entry.
     #[inline]
     fn set(&mut self, leaf: Leaf, slot: usize, value: u64) -> Result<bool> {
-        let done = self.thread.transaction_guarded(|tx| {
-            leaf.is_the_same(tx)?;
-            tx.write_guarded(entry(leaf.at, slot) + 8, value)?;
-            tx.touch(leaf.at + VERSION)
-        });
+        let done = self.thread.change_guarded(leaf.at + VERSION, leaf.version, [(entry(leaf.at, slot) + 8, value)]);
         self.took_effect(done)
     }
 
@@ -144,24 +140,18 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         let bitmap = self.thread.load(leaf.at + WORD_1) | 1 << slot;
         let prints = fingerprint::replaced(self.thread.load(prints_at), slot, print);
         let at = entry(leaf.at, slot);
-        let enter = |tx: &mut Tx<'_>, word: u64| {
-            tx.write_all_guarded([(at, word), (at + 8, value), (prints_at, prints), (leaf.at + WORD_1, bitmap)])?;
-            tx.touch(leaf.at + VERSION)
-        };
+        let words = |key: u64| [(at, key), (at + 8, value), (prints_at, prints), (leaf.at + WORD_1, bitmap)];
         let done = if K::INLINE {
-            let word = key.word();
-            self.thread.transaction_guarded(|tx| {
-                leaf.is_the_same(tx)?;
-                enter(tx, word)
-            })
+            self.thread.change_guarded(leaf.at + VERSION, leaf.version, words(key.word()))
         } else {
-            let mut words = [0; BLOB_WORDS];
-            let len = key.blob(&mut words);
+            let mut blob = [0; BLOB_WORDS];
+            let len = key.blob(&mut blob);
             self.thread.transaction_guarded_software(|tx| {
                 leaf.is_the_same(tx)?;
                 let block = tx.alloc(8 * len)?;
-                tx.init(block, &words[..len])?;
-                enter(tx, block)
+                tx.init(block, &blob[..len])?;
+                tx.write_all_guarded(words(block))?;
+                tx.touch(leaf.at + VERSION)
             })
         };
         self.took_effect(done)
