@@ -98,7 +98,7 @@ fn what_a_killed_tool_had_begun_is_cleared_away() {
     let (none, before) = foreign_to(pid);
     assert_eq!(none, Vec::<String>::new());
     let (mut begun, mut whole, began) = (0, 0, Instant::now());
-    while begun < 5 {
+    while begun < 5 || whole == 0 {
         assert!(began.elapsed() < Duration::from_secs(60), "tools died with {whole} whole stubs, {begun} begun ones");
         // SAFETY: as above.
         let tool = unsafe { libc::fork() };
@@ -126,7 +126,6 @@ fn what_a_killed_tool_had_begun_is_cleared_away() {
         }
     }
     println!("{begun} begun, {whole} whole");
-    assert!(whole > 0);
     clear(pid);
     assert_eq!(foreign_to(pid), (Vec::new(), before));
 }
