@@ -88,8 +88,9 @@ impl Bank {
         (0..ACCOUNTS).try_fold(0, |sum: u64, account| Ok(sum.wrapping_add(self.read(tx, account)?)))
     }
 
+    /// The same outside of transactions. (Some are below zero.)
     fn load(self, thread: &Thread) -> u64 {
-        (0..ACCOUNTS).map(|account| thread.load(self.balance(account))).sum()
+        (0..ACCOUNTS).fold(0, |sum: u64, account| sum.wrapping_add(thread.load(self.balance(account))))
     }
 }
 
