@@ -111,6 +111,14 @@ fn first_byte(region: &dyn Region) -> *const u8 {
     region.bytes().map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast::<u8>().cast_const())
 }
 
+/// Has these bytes of a region mapped to be written all at once, where it is mapped and has them.
+fn map_ahead(region: &dyn Region, off: u64, len: u64) {
+    if let Some(bytes) = region.bytes().filter(|bytes| len > 0 && off + len <= bytes.len() as u64) {
+        let first = bytes.cast::<u8>().map_addr(|first| first.saturating_add(off as usize));
+        towa_media::map_ahead(NonNull::slice_from_raw_parts(first, len as usize));
+    }
+}
+
 impl Lanes {
     pub(crate) fn new(medium: &dyn Medium, region: Arc<dyn Region>, geometry: Geometry, generation: u64) -> Lanes {
         let seeds = (0..geometry.count).map(|lane| record::lane_seed(&geometry.uuid, generation, lane)).collect();
@@ -139,10 +147,7 @@ impl Lanes {
         if !self.provided[lane].load(Acquire) {
             let (off, len) = (self.geometry.lane_off(lane), self.geometry.lane_len);
             self.region.reserve(off, len)?;
-            if let Some(bytes) = self.region.bytes() {
-                let first = bytes.cast::<u8>().map_addr(|first| first.saturating_add(off as usize));
-                towa_media::map_ahead(NonNull::slice_from_raw_parts(first, len as usize));
-            }
+            map_ahead(&*self.region, off, len);
             self.provided[lane].store(true, Release);
         }
         Ok(())

@@ -13,7 +13,6 @@
 //! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
 //! It needs no working copy, so that it can live in another process; where it has one, it has less to do.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use towa_media::{Access, Durability, LINE, Medium, Region, persist};
@@ -24,7 +23,7 @@ use super::cursor::{Cursor, merge};
 use super::dirty::DirtyLines;
 use super::record::{Few, Words};
 use super::recover::says;
-use super::{Cut, Geometry, first_byte, record};
+use super::{Cut, Geometry, first_byte, map_ahead, record};
 use crate::alloc::CHUNK;
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Heap, Result};
@@ -156,7 +155,8 @@ impl Replayer {
         self.check_heads(heads)?;
         let mut current = self.current.take().unwrap_or_else(|| Current::new(self.geometry.heap_words));
         let outcome = self.visit(heads, upto, &mut || (), &mut current)?;
-        self.map_ahead(outcome.frontier);
+        // Chunks that were not in use before are going to be written all over.
+        map_ahead(&*self.image, self.cut.frontier, outcome.frontier - self.cut.frontier);
         let lines = current.store(&*self.image, working, &mut self.dirty[0])?;
         self.image.fence()?;
         self.current = Some(current);
@@ -164,15 +164,6 @@ impl Replayer {
             Some(lines) => self.cut_behind(Stored { outcome, lines }),
             // What was stored is durable, and older than the records behind this cut at most.
             None => self.apply(heads, upto, &mut || ()),
-        }
-    }
-
-    /// Chunks up to here are in use: those that were not before are going to be written all over.
-    fn map_ahead(&self, frontier: u64) {
-        let (from, to) = (self.cut.frontier as usize, frontier as usize);
-        if let Some(bytes) = self.image.bytes().filter(|bytes| from < to && to <= bytes.len()) {
-            let first = bytes.cast::<u8>().map_addr(|first| first.saturating_add(from));
-            towa_media::map_ahead(NonNull::slice_from_raw_parts(first, to - from));
         }
     }
 
