@@ -238,8 +238,9 @@ fn flush_all(shared: &Shared, worker: &mut Worker, (delay, invalid): (i32, bool)
     if invalid {
         return say(out, noreply, b"CLIENT_ERROR invalid exptime argument");
     }
-    // memcached flushes what is older than the given second: the flush is due one second earlier.
-    let due = if delay > 0 { shared.clock.expiry(delay, worker.now) - 1 } else { 0 };
+    // At the second that was given, as protocol.txt says. memcached flushes a second earlier: up to a whole second too soon, and
+    // what is stored in that second is gone at once.
+    let due = if delay > 0 { shared.clock.expiry(delay, worker.now) } else { 0 };
     let at = (due > worker.now).then_some(due);
     match shared.store.flush(worker, at) {
         Ok(()) => say(out, noreply, b"OK"),
