@@ -15,6 +15,7 @@ mod keys;
 mod known;
 mod map;
 mod paper;
+mod search;
 
 pub use bptree::BpTree;
 pub use fptree::FpTree;

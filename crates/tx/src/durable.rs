@@ -2,7 +2,11 @@
 //!
 //! ```text
 //!   took effect at t ─► announced = t ─► what it depends on is durable ─► record + write-back + fence ─► head ─► announced = 0
+//!
+//!   will take effect at t ─► announced = t ─► record + write-back ─► takes effect ─► fence ─► head ─► announced = 0
 //! ```
+//!
+//! The second way is for changes that depend on nothing and from here on cannot fail: the record is on its way while their words are.
 //!
 //! Stopping after each step is safe:
 //! - before the record is whole and durable: it fails its sum, the transaction is not there, and it has not returned. Whoever depends
@@ -65,11 +69,32 @@ impl Core {
         self.engine.control.lanes[self.lane].announced.store(timestamp, Release);
         let waited = self.counts.dependency_ns.load(Relaxed);
         self.wait_for_dependencies(timestamp)?;
+        add(&self.counts.durability_ns, self.counts.dependency_ns.load(Relaxed) - waited);
+        self.append_and_retract(|_| ())
+    }
+
+    /// [`make_durable`](Self::make_durable) of what `effect` has take effect: where nothing is to be waited for, while its record is on its
+    /// way already. Nobody can depend on it before, and whoever does then waits for the announcement to go, as ever.
+    #[inline]
+    pub fn make_durable_with(&mut self, timestamp: u64, effect: impl FnOnce(&Core)) -> Result<()> {
+        let waits = self.unguarded || !self.dependencies.is_empty();
+        if waits || self.engine.is_volatile() || self.engine.commit == Commit::Buffered {
+            effect(self);
+            return self.make_durable(timestamp);
+        }
+        self.record.set_ts(timestamp);
+        self.engine.control.lanes[self.lane].announced.store(timestamp, Release);
+        self.append_and_retract(effect)
+    }
+
+    #[inline]
+    fn append_and_retract(&mut self, meanwhile: impl FnOnce(&Core)) -> Result<()> {
         let began = self.is_timed().then(|| self.engine.ticks.now());
-        self.append()?;
+        self.append(meanwhile)?;
         self.retract();
-        let took = began.map_or(0, |began| self.engine.ticks.now().saturating_sub(began) * TIMED_ONE_IN);
-        add(&self.counts.durability_ns, took + self.counts.dependency_ns.load(Relaxed) - waited);
+        if let Some(began) = began {
+            add(&self.counts.durability_ns, self.engine.ticks.now().saturating_sub(began) * TIMED_ONE_IN);
+        }
         if self.position > self.hurry_at {
             self.hurry();
         }
@@ -82,11 +107,15 @@ impl Core {
         (self.position / LINE as u64).is_multiple_of(TIMED_ONE_IN)
     }
 
-    /// Appends the record to the lane, durably. What it depends on is durable.
-    pub fn append(&mut self) -> Result<()> {
+    /// Appends the record to the lane, durably. What it depends on is durable. `meanwhile` is done, in any case, between writing the record and
+    /// waiting for it.
+    #[inline]
+    fn append(&mut self, meanwhile: impl FnOnce(&Core)) -> Result<()> {
         let engine = &*self.engine;
         let lanes = engine.heap.lanes();
-        let appended = lanes.append(self.lane, self.position, &self.record).and_then(|end| lanes.fence().map(|()| end));
+        let appended = lanes.append(self.lane, self.position, &self.record);
+        meanwhile(self);
+        let appended = appended.and_then(|end| lanes.fence().map(|()| end));
         let end = appended.inspect_err(|e| engine.poison(e.to_string()))?;
         add(&self.counts.log_bytes, end - self.position);
         add(&self.counts.log_words, self.record.count());

@@ -126,9 +126,11 @@ pub(crate) fn change<const N: usize>(core: &mut Core, a: Addr, version: u64, wor
         return Ok(false);
     }
     let timestamp = clock::tsc() - core.first_tick;
-    core.write_and_stamp(words, &[a], timestamp);
-    core.engine.control.end_guarded(core.lane);
-    core.finish_effect(timestamp)?;
+    add(&core.counts.commits_software, 1);
+    core.make_durable_with(timestamp, |core| {
+        core.write_and_stamp(words, &[a], timestamp);
+        core.engine.control.end_guarded(core.lane);
+    })?;
     Ok(true)
 }
 

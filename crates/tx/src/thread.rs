@@ -274,6 +274,12 @@ impl Thread {
         self.core.blocks.span(a, a + count as u64 * WORD)
     }
 
+    /// The `count` words from `a` on, to be loaded as they are then; `None` if they do not lie where blocks may.
+    #[inline(always)]
+    pub fn find_span(&self, a: Addr, count: usize) -> Option<Span<'_>> {
+        self.core.blocks.find_span(a, count)
+    }
+
     /// Whether `a` is the address of a word in the heap, beyond the pool's own tables.
     #[inline]
     pub fn holds(&self, a: Addr) -> bool {

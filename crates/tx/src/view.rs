@@ -3,7 +3,9 @@
 //! What must always hold: every access is one relaxed (or stronger) atomic access of an aligned word inside the heap. So no address,
 //! however wrong, is more than a wrong value or a panic, and a racing reader sees some word that was written.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::version;
 
 /// An address in the heap's working copy: of a word where it is read or written.
 pub type Addr = u64;
@@ -23,6 +25,26 @@ impl<'h> Span<'h> {
     #[inline(always)]
     pub fn load(self, at: usize) -> u64 {
         self.0[at].load(Ordering::Relaxed)
+    }
+
+    /// The version that word `at` is, before words that it guards are loaded; `None` while it is locked.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load).
+    #[inline(always)]
+    pub fn load_version(self, at: usize) -> Option<u64> {
+        let version = self.0[at].load(Ordering::Acquire);
+        (!version::is_locked(version)).then_some(version)
+    }
+
+    /// Whether the version that word `at` is, is still `version`: then what was loaded in between was one state.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load).
+    #[inline(always)]
+    pub fn validate(self, at: usize, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.load(at) == version
     }
 
     /// `count` words from word `from` on.
@@ -122,6 +144,19 @@ impl View {
     #[inline]
     pub fn span(&self, a: Addr, end: Addr) -> Span<'_> {
         Span(self.words(a, end))
+    }
+
+    /// The `count` words from `a` on; `None` if these are not words of the heap.
+    #[inline(always)]
+    pub fn find_span(&self, a: Addr, count: usize) -> Option<Span<'_>> {
+        // One comparison for both, as in `holds`.
+        let first = a.wrapping_sub(self.base).rotate_right(WORD.trailing_zeros());
+        if self.words < count as u64 || first > self.words - count as u64 {
+            return None;
+        }
+        let first = std::ptr::with_exposed_provenance::<AtomicU64>(a as usize);
+        // SAFETY: words of the mapping, just checked; as in `word`.
+        Some(Span(unsafe { std::slice::from_raw_parts(first, count) }))
     }
 
     /// Adds the words from `a` to `end` to `into`, each as it is.

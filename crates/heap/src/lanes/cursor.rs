@@ -221,13 +221,14 @@ pub(super) fn merge<'r>(
     upto: u64,
     mut each: impl FnMut(&mut Cursor<'r>) -> Result<()>,
 ) -> Result<std::result::Result<(), Fault>> {
-    let mut next: Vec<u64> = cursors.iter().map(Cursor::ts).collect();
+    // Of the lanes that have records: a pool has many, and seldom are all of them used.
+    let mut next: Vec<(usize, u64)> = cursors.iter().map(Cursor::ts).enumerate().filter(|next| next.1 < u64::MAX).collect();
     loop {
         // The oldest, and the oldest of the others: up to that one, this lane goes on alone.
-        let (mut lane, mut oldest, mut other) = (0, u64::MAX, u64::MAX);
-        for (i, &ts) in next.iter().enumerate() {
+        let (mut at, mut oldest, mut other) = (0, u64::MAX, u64::MAX);
+        for (i, &(_, ts)) in next.iter().enumerate() {
             if ts < oldest {
-                (lane, oldest, other) = (i, ts, oldest);
+                (at, oldest, other) = (i, ts, oldest);
             } else if ts < other {
                 other = ts;
             }
@@ -235,7 +236,7 @@ pub(super) fn merge<'r>(
         if oldest > upto || oldest == u64::MAX {
             return Ok(Ok(()));
         }
-        let cursor = &mut cursors[lane];
+        let cursor = &mut cursors[next[at].0];
         loop {
             each(cursor)?;
             match cursor.find()? {
@@ -247,6 +248,6 @@ pub(super) fn merge<'r>(
                 break;
             }
         }
-        next[lane] = cursor.ts();
+        next[at].1 = cursor.ts();
     }
 }

@@ -66,7 +66,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Seen<'_, K, LEAF, I
     }
 
     fn begin_node(&mut self, node: Addr, level: u64, what: &str) -> Result<()> {
-        if !self.tree.can_be_node(node, level) {
+        if BpTree::<K, LEAF, INNER>::node(&self.thread, node, level).is_none() {
             return Err(self.tree.damaged(format!("{what} at {node:#x} cannot be one")));
         }
         self.block(node, 8 * Shape::<LEAF, INNER>::words(level) as u64, what)?;

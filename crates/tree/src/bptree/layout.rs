@@ -12,7 +12,7 @@
 //! What must always hold: a node begins a line, and stays a node of its kind for ever, in the tree or in a free list, so that its version
 //! word is always one.
 
-use towa_tx::{Addr, Thread};
+use towa_tx::{Addr, Span, Thread};
 
 use crate::fingerprint;
 
@@ -109,8 +109,8 @@ pub(super) fn meta(keys: usize, level: u64) -> u64 {
 
 /// The fingerprints of a leaf.
 #[inline]
-pub(super) fn prints(thread: &Thread, leaf: Addr) -> [u64; 6] {
-    let words = thread.span(leaf + PRINTS, 6);
+pub(super) fn prints(leaf: Span<'_>) -> [u64; 6] {
+    let words = leaf.part(PRINTS as usize / 8, 6);
     std::array::from_fn(|i| words.load(i))
 }
 

@@ -12,6 +12,7 @@
 
 use towa_tx::Addr;
 
+use super::BpTree;
 use super::change::Change;
 use super::layout::{Draft, Inner, Shape, VERSION, WORD_1, Word, copy, keys_of};
 use super::session::BpSession;
@@ -90,10 +91,10 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
             let is_left = between == step.child;
             let Word::Is(other) = inner.children[if is_left { between + 1 } else { between }] else { unreachable!("copied") };
             let below = inner.level - 1;
-            if !self.tree.can_be_node(other, below) {
+            let Some(words) = BpTree::<K, LEAF, INNER>::node(&self.thread, other, below) else {
                 return Err(self.tree.damaged("a node's address is that of none"));
-            }
-            let Some(version) = self.thread.load_version(other + VERSION) else { return Ok(Attempt::Again) };
+            };
+            let Some(version) = words.load_version(0) else { return Ok(Attempt::Again) };
             if !self.thread.validate(step.node + VERSION, step.version) {
                 return Ok(Attempt::Again);
             }

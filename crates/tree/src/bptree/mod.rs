@@ -55,8 +55,6 @@ pub use session::BpSession;
 pub struct BpTree<K: ?Sized, const LEAF: usize = 48, const INNER: usize = 30> {
     pool: Pool,
     header: Addr,
-    /// Where blocks may be: first address and length.
-    heap: (u64, u64),
     _keys: PhantomData<fn(&K)>,
 }
 
@@ -137,7 +135,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     }
 
     fn at(pool: &Pool, header: Addr) -> Self {
-        Self { pool: pool.clone(), header, heap: pool.block_range(), _keys: PhantomData }
+        Self { pool: pool.clone(), header, _keys: PhantomData }
     }
 
     /// The first line of its header.

@@ -55,25 +55,22 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         Loads(&self.thread)
     }
 
+    /// The bitmap of `leaf`, and where in it `key` is, if its version says that this counts.
     #[inline]
-    fn bitmap(&self, leaf: Leaf) -> u64 {
-        self.thread.load(leaf.at + WORD_1) & Shape::<LEAF, INNER>::FULL
-    }
-
-    /// Where `key` is in `leaf`, if its version says that this counts.
-    #[inline]
-    fn find(&self, leaf: Leaf, key: &K, print: u8) -> Option<Place> {
-        let mut candidates = fingerprint::matching(prints(&self.thread, leaf.at), print) & self.bitmap(leaf);
+    fn find(&self, leaf: Leaf, key: &K, print: u8) -> (u64, Option<Place>) {
+        let words = self.thread.span(leaf.at, Shape::<LEAF, INNER>::LEAF_WORDS);
+        let bitmap = words.load(WORD_1 as usize / 8) & Shape::<LEAF, INNER>::FULL;
+        let mut candidates = fingerprint::matching(prints(words), print) & bitmap;
         while candidates != 0 {
             let slot = candidates.trailing_zeros() as usize;
-            let at = entry(leaf.at, slot);
-            let stored = self.thread.load(at);
+            let at = entry(0, slot) as usize / 8;
+            let stored = words.load(at);
             if key.is(stored, &self.loads()) {
-                return Some(Place { slot, stored, value: self.thread.load(at + 8) });
+                return (bitmap, Some(Place { slot, stored, value: words.load(at + 1) }));
             }
             candidates &= candidates - 1;
         }
-        None
+        (bitmap, None)
     }
 
     /// Whether a transaction took effect; not if what it was begun for had changed.
@@ -102,22 +99,20 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         loop {
             let leaf = self.tree.walk(&self.thread, Target::At(key), &mut ())?;
             let done = match self.find(leaf, key, print) {
-                Some(found) if !replace => {
+                (_, Some(found)) if !replace => {
                     self.thread.validate(leaf.at + VERSION, leaf.version) && {
                         self.thread.wait_durable(leaf.version)?;
                         return Ok(Some(found.value));
                     }
                 }
-                Some(found) => {
+                (_, Some(found)) => {
                     if self.set(leaf, found.slot, value)? {
                         return Ok(Some(found.value));
                     }
                     false
                 }
-                None => match !self.bitmap(leaf) & Shape::<LEAF, INNER>::FULL {
-                    0 => self.split(key, value, print)?,
-                    free => self.add(leaf, free.trailing_zeros() as usize, key, value, print)?,
-                },
+                (bitmap, None) if bitmap == Shape::<LEAF, INNER>::FULL => self.split(key, value, print)?,
+                (bitmap, None) => self.add(leaf, bitmap, key, value, print)?,
             };
             if done {
                 return Ok(None);
@@ -133,11 +128,12 @@ impl<'m, K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'m, K
         self.took_effect(done)
     }
 
-    /// Adds an entry in a free slot.
+    /// Adds an entry in the first slot that is free in this bitmap. There is one.
     #[inline]
-    fn add(&mut self, leaf: Leaf, slot: usize, key: &K, value: u64, print: u8) -> Result<bool> {
+    fn add(&mut self, leaf: Leaf, bitmap: u64, key: &K, value: u64, print: u8) -> Result<bool> {
+        let slot = bitmap.trailing_ones() as usize;
+        let bitmap = bitmap | 1 << slot;
         let prints_at = leaf.at + PRINTS + slot as u64 / 8 * 8;
-        let bitmap = self.thread.load(leaf.at + WORD_1) | 1 << slot;
         let prints = fingerprint::replaced(self.thread.load(prints_at), slot, print);
         let at = entry(leaf.at, slot);
         let words = |key: u64| [(at, key), (at + 8, value), (prints_at, prints), (leaf.at + WORD_1, bitmap)];
@@ -187,7 +183,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Session<K> for BpSe
         let mut tries = 0;
         loop {
             let leaf = self.tree.walk(&self.thread, Target::At(key), &mut ())?;
-            let found = self.find(leaf, key, print);
+            let (_, found) = self.find(leaf, key, print);
             if self.thread.validate(leaf.at + VERSION, leaf.version) {
                 self.thread.wait_durable(leaf.version)?;
                 return Ok(found.map(|place| place.value));
@@ -201,8 +197,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> Session<K> for BpSe
         let mut tries = 0;
         loop {
             let leaf = self.tree.walk(&self.thread, Target::At(key), &mut ())?;
-            let found = self.find(leaf, key, print);
-            let bitmap = self.bitmap(leaf);
+            let (bitmap, found) = self.find(leaf, key, print);
             match found {
                 None if self.thread.validate(leaf.at + VERSION, leaf.version) => {
                     self.thread.wait_durable(leaf.version)?;

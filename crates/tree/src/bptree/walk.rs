@@ -14,9 +14,10 @@
 use towa_tx::{Addr, Span, Thread};
 
 use super::BpTree;
-use super::layout::{KEYS, Shape, VERSION, WORD_1, header, keys_of};
+use super::layout::{KEYS, Shape, WORD_1, header, keys_of};
 use crate::keys::{Blobs, Key};
 use crate::map::{Error, Result};
+use crate::search;
 
 /// Which leaf a walk looks for.
 #[derive(Debug)]
@@ -178,74 +179,56 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         Error::Damaged { pool: self.pool.location(), what: what.into() }
     }
 
-    /// Whether a node of that level can lie at `node`.
-    #[inline]
-    pub(super) fn can_be_node(&self, node: Addr, level: u64) -> bool {
-        let len = 8 * Shape::<LEAF, INNER>::words(level) as u64;
-        node.is_multiple_of(64) && node.wrapping_sub(self.heap.0) <= self.heap.1.saturating_sub(len)
+    /// Its words, if a node of that level can lie there.
+    #[inline(always)]
+    pub(super) fn node<'t>(thread: &'t Thread, node: Addr, level: u64) -> Option<Span<'t>> {
+        thread.find_span(node, Shape::<LEAF, INNER>::words(level)).filter(|_| node.is_multiple_of(64))
     }
 
     #[inline]
     fn try_walk(&self, thread: &Thread, target: Target<'_, K>, witness: &mut impl Witness) -> Walk {
-        let mut parent = self.header + header::VERSION;
-        let Some(mut parent_version) = thread.load_version(parent) else { return Walk::Again };
-        let mut child = thread.load(self.header + header::ROOT);
-        let mut below = thread.load(self.header + header::LEVEL);
+        // Version, root, its level. Of a node, too, the version is word 0.
+        let mut parent = thread.span(self.header + header::VERSION, 3);
+        let Some(mut parent_version) = parent.load_version(0) else { return Walk::Again };
+        let (mut child, mut below) = (parent.load(1), parent.load(2));
         witness.begin(parent_version, child, below);
         loop {
-            if !self.can_be_node(child, below) {
-                let changed = !thread.validate(parent, parent_version);
+            let Some(node) = Self::node(thread, child, below) else {
+                let changed = !parent.validate(0, parent_version);
                 return if changed { Walk::Again } else { Walk::Damaged("a node's address is that of none") };
-            }
+            };
             // All of it at once: a search would else wait for one line, and then for the next that this one names.
             // (Two lengths, each known when this is compiled: a line then is one instruction.)
             match below {
                 0 => thread.prefetch(child, 8 * Shape::<LEAF, INNER>::LEAF_WORDS as u64),
                 _ => thread.prefetch(child, 8 * Shape::<LEAF, INNER>::INNER_WORDS as u64),
             }
-            let version = thread.load_version(child + VERSION);
-            if !thread.validate(parent, parent_version) {
+            let version = node.load_version(0);
+            if !parent.validate(0, parent_version) {
                 return Walk::Again;
             }
             let Some(version) = version else { return Walk::Again };
             if below == 0 {
                 return Walk::Found(Leaf { at: child, version });
             }
-            (parent, parent_version) = (child + VERSION, version);
-            let node = child;
-            let words = thread.span(node, Shape::<LEAF, INNER>::INNER_WORDS);
+            (parent, parent_version) = (node, version);
+            let words = node.part(0, Shape::<LEAF, INNER>::INNER_WORDS);
             let keys = keys_of(words.load(WORD_1 as usize / 8));
             if keys > INNER {
-                let changed = !thread.validate(parent, parent_version);
+                let changed = !parent.validate(0, parent_version);
                 return if changed { Walk::Again } else { Walk::Damaged("an inner node has more keys than it can have") };
             }
-            let sorted = words.part(KEYS as usize / 8, keys);
+            let key_at = |at: usize| words.load(KEYS as usize / 8 + at);
             let at = match target {
                 Target::First => 0,
                 Target::Last => keys,
-                Target::At(key) => below_or_at(sorted, keys, |stored| key.compare(stored, &Loads(thread)).is_ge()),
-                Target::Below(key) => below_or_at(sorted, keys, |stored| key.compare(stored, &Loads(thread)).is_gt()),
+                Target::At(key) => search::passing(keys, |at| key.compare(key_at(at), &Loads(thread)).is_ge()),
+                Target::Below(key) => search::passing(keys, |at| key.compare(key_at(at), &Loads(thread)).is_gt()),
             };
+            let step = Step { node: child, version, keys, child: at };
             child = words.load(Shape::<LEAF, INNER>::CHILDREN as usize / 8 + at);
             below -= 1;
-            witness.step(thread, Step { node, version, keys, child: at });
+            witness.step(thread, step);
         }
     }
-}
-
-/// How many of the `keys` sorted keys `passes` is true of: they come first.
-#[inline]
-fn below_or_at(sorted: Span<'_>, keys: usize, passes: impl Fn(u64) -> bool) -> usize {
-    let passes = |at: usize| passes(sorted.load(at));
-    if keys == 0 {
-        return 0;
-    }
-    // Without branches that nobody could foretell: the number of rounds depends on the count alone.
-    let (mut from, mut len) = (0, keys);
-    while len > 1 {
-        let half = len / 2;
-        from += usize::from(passes(from + half - 1)) * half;
-        len -= half;
-    }
-    from + usize::from(passes(from))
 }

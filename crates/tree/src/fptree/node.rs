@@ -11,6 +11,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
+use crate::search;
+
 /// Separators of a node.
 pub(super) const KEYS: usize = 62;
 /// Children of a node.
@@ -88,15 +90,8 @@ impl Node {
 
     /// How many separators `before` says come before the place looked for; it must say so of the first ones only.
     #[inline]
-    pub fn search(&self, mut before: impl FnMut(u64) -> bool) -> usize {
-        let (mut base, mut len) = (0, self.count());
-        // Both halves are as likely: arithmetic instead of a branch that is guessed wrong every other time.
-        while len > 1 {
-            let half = len / 2;
-            base += half * usize::from(before(self.key(base + half - 1)));
-            len -= half;
-        }
-        base + usize::from(len == 1 && before(self.key(base)))
+    pub fn search(&self, before: impl Fn(u64) -> bool) -> usize {
+        search::passing(self.count(), |at| before(self.key(at)))
     }
 
     /// Fetches the separators' lines that a search looks at first.
