@@ -159,10 +159,10 @@ mod tests {
     fn our_own_time_is_not_others() {
         let start = CpuTimes::now().unwrap();
         let t = std::time::Instant::now();
-        while t.elapsed().as_millis() < 300 {
-            std::hint::spin_loop();
+        let ours = || CpuTimes::now().unwrap().ours - start.ours;
+        // As long as it takes on a busy machine.
+        while ours() <= 0.05 {
+            assert!(t.elapsed().as_secs() < 30, "{start:?} {:?}", CpuTimes::now());
         }
-        let now = CpuTimes::now().unwrap();
-        assert!(now.ours - start.ours > 0.05, "{start:?} {now:?}");
     }
 }

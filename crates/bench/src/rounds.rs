@@ -256,13 +256,19 @@ mod tests {
     #[test]
     fn sees_a_stopped_world() {
         let store = plain(None);
+        let over = std::sync::atomic::AtomicBool::new(false);
         let round = std::thread::scope(|s| {
             s.spawn(|| {
-                std::thread::sleep(WARM_UP + Duration::from_millis(60));
-                let _stopped = store.world.write().unwrap();
-                std::thread::sleep(Duration::from_millis(40));
+                // Again and again: it need not begin when the measurement does.
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(60));
+                    let _stopped = store.world.write().unwrap();
+                    std::thread::sleep(Duration::from_millis(40));
+                }
             });
-            measure(&store, &tables(1), 2000, Clock::new(), None)
+            let round = measure(&store, &tables(1), 2000, Clock::new(), None);
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            round
         })
         .unwrap();
         let longest = round.counts.chunk_by(|a, b| (*a == 0) == (*b == 0)).filter(|r| r[0] == 0).map(<[u32]>::len).max();
@@ -279,7 +285,7 @@ mod tests {
     fn the_control_copies_at_its_pace() {
         let mut copier = Copier::new(1 << 20);
         let burst = Burst { copier: &mut copier, bytes: 300_000, interval: Duration::from_millis(10) };
-        measure(&plain(None), &tables(1), 1000, Clock::new(), Some(burst)).unwrap();
+        measure(&plain(None), &tables(1), 5000, Clock::new(), Some(burst)).unwrap();
         assert!(copier.to.iter().filter(|b| **b == 1).count() >= 300_000, "copied less than one burst");
     }
 }

@@ -237,8 +237,7 @@ fn what_returned_survives_sigkill_of_both() {
 fn a_stopped_checkpointer_is_noticed_and_killing_it_is_enough() {
     let mut pool = Pool::new(seed());
     let mut rng = SmallRng::seed_from_u64(4);
-    // Enough to fill the logs, so that it must stand still.
-    let mut running = pool.load(&mut rng, &["--separate", "--transactions", "20000"]);
+    let mut running = pool.load(&mut rng, &["--separate"]);
     let following = pool.acked.follow(running.stdout.take().expect("piped"));
     let mut checkpointer = pool.checkpointer();
     assert!(checkpointer.first_line().starts_with("ready: "));
@@ -249,9 +248,19 @@ fn a_stopped_checkpointer_is_noticed_and_killing_it_is_enough() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(running.complaints().contains("kill -CONT"), "{}", running.complaints());
+    let stood_at = pool.acked.total();
     checkpointer.kill_after(Duration::ZERO);
+    // More than what had returned and was not read here yet.
+    while pool.acked.total() < stood_at + 20_000 {
+        assert!(
+            began.elapsed() < Duration::from_secs(120) && !following.is_finished(),
+            "it does not go on: {}",
+            running.complaints()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.kill();
     following.join().expect("reading does not panic");
-    running.end();
     pool.check(0, 0);
     assert_eq!(pool.left_in_memory(), None);
 }

@@ -6,13 +6,16 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use towa_containers::{Error, HashMap, HashMapOptions, OrderedMap, Queue, TypedHashMap, Vector};
 use towa_epoch::{Options, Pool, Thread};
 
 const THREADS: u64 = 4;
 const TIME: Duration = Duration::from_millis(1500);
+/// Turns of all threads that there shall be, and most time for them, should the machine be busy with other things.
+const TURNS: u64 = 20_000;
+const TIME_MAX: Duration = Duration::from_secs(60);
 const ACCOUNTS: u64 = 64;
 const BALANCE: u64 = 1000;
 
@@ -26,12 +29,16 @@ fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm")
 }
 
-/// Runs `work` on each thread with its number, a registration, a generator and a clock, and gives what each returns.
+/// Runs `work` on each thread with its number, a registration, a generator and a clock that is asked at each turn, and gives what each returns.
 fn run<R: Send>(pool: &Pool, work: impl Fn(u64, &mut Thread, &mut SmallRng, &dyn Fn() -> bool) -> R + Sync) -> Vec<R> {
-    let began = Instant::now();
+    let (began, turns) = (Instant::now(), AtomicU64::new(0));
+    let goes_on = || {
+        let enough = turns.fetch_add(1, Ordering::Relaxed) > TURNS;
+        began.elapsed() < if enough { TIME } else { TIME_MAX }
+    };
     let one = |t: u64| {
         let mut thread = pool.register().expect("register");
-        work(t, &mut thread, &mut SmallRng::seed_from_u64(t), &|| began.elapsed() < TIME)
+        work(t, &mut thread, &mut SmallRng::seed_from_u64(t), &goes_on)
     };
     let one = &one;
     std::thread::scope(|scope| {
@@ -63,7 +70,7 @@ fn hash_maps_keep_what_each_thread_wrote() {
         std::thread::scope(|scope| {
             let walker = scope.spawn(|| {
                 let mut met = 0;
-                while !stop.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) || met == 0 {
                     map.for_each(|key, _| assert_eq!(key.len(), 8)).expect("walk");
                     met += map.iter().count();
                     map.check().expect("sound");
@@ -153,7 +160,7 @@ fn ordered_maps_keep_what_each_thread_wrote() {
         std::thread::scope(|scope| {
             let scanner = scope.spawn(|| {
                 let mut met = 0;
-                while !stop.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) || met == 0 {
                     let keys: Vec<_> = map.iter().map(|(key, _)| key).collect();
                     assert!(keys.is_sorted());
                     let back: Vec<_> = map.iter().rev().map(|(key, _)| key).collect();

@@ -206,9 +206,9 @@ impl Engine {
         if self.is_poisoned() { Err(self.poison_error()) } else { Ok(()) }
     }
 
-    /// Nothing was changed since the newest durable epoch ended: that state is no older than now.
-    pub fn note_idle(&self) {
-        *self.durable_end.lock() = Instant::now();
+    /// Nothing was changed between the end of the newest durable epoch and `then`: that state is no older.
+    pub fn note_idle(&self, then: Instant) {
+        *self.durable_end.lock() = then;
     }
 
     /// `epoch` is durable: tell those who wait.

@@ -79,8 +79,10 @@ impl Checkpointer {
     pub fn checkpoint(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
         engine.check()?;
         self.in_hurry = engine.take_urgency();
+        // Before the look: what is changed after that is younger.
+        let now = Instant::now();
         if !engine.slots.any_dirty(engine.clock.epoch()) {
-            engine.note_idle();
+            engine.note_idle(now);
         } else if let Err(e) = self.take(engine, observe) {
             engine.poison(e.to_string());
             return Err(e);
@@ -130,11 +132,12 @@ impl Checkpointer {
             list.clear();
         }
         engine.counts.list_bytes.store(list_bytes as u64, Relaxed);
-        engine.publish_durable(epoch, ended);
+        // Who waited for this epoch finds it counted.
         engine.counts.checkpoints.fetch_add(1, Relaxed);
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
         engine.counts.lines_saved.fetch_add(saved, Relaxed);
         engine.counts.checkpoint_us_max.fetch_max(ended.elapsed().as_micros() as u64, Relaxed);
+        engine.publish_durable(epoch, ended);
         observe(Phase::Committed);
 
         engine.pending.0.lock().push_back(commit);

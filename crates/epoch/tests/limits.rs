@@ -243,12 +243,18 @@ fn age_is_that_of_the_oldest_change() {
     let mut thread = pool.register().expect("register");
     let at = block(&mut thread, "b", 1);
     pool.sync().expect("sync");
-    std::thread::sleep(Duration::from_millis(500));
-    let tx = thread.begin().expect("begin");
-    write_lines(&tx, at, 1, 1);
-    tx.commit();
-    let age = pool.stats().durable_age_us;
-    assert!(age < 250_000, "nothing was written for half a second, and {age} us are said to be at risk");
+    // A busy machine may not let anybody look meanwhile.
+    let ages = (0..10).map(|n| {
+        std::thread::sleep(Duration::from_millis(500));
+        let tx = thread.begin().expect("begin");
+        write_lines(&tx, at, 1, n);
+        tx.commit();
+        let age = pool.stats().durable_age_us;
+        pool.sync().expect("sync");
+        age
+    });
+    let least = ages.scan(u64::MAX, |least, age| Some(std::mem::replace(least, age.min(*least)))).find(|least| *least < 250_000);
+    assert!(least.is_some(), "nothing was written for half a second, and as much is said to be at risk");
 }
 
 #[test]

@@ -47,6 +47,17 @@ fn threads_make_calls_and_do_not_notice() {
     target.must_succeed();
 }
 
+/// A forked tool works until it is killed. Should its target end before, so does it, and drops nothing that is its parent's.
+fn as_tool(mut work: impl FnMut()) -> ! {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        loop {
+            work();
+        }
+    }));
+    // SAFETY: ends this process.
+    unsafe { libc::_exit(1) }
+}
+
 #[test]
 fn a_killed_tool_leaves_the_target_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,9 +71,7 @@ fn a_killed_tool_leaves_the_target_as_it_was() {
             let tool = unsafe { libc::fork() };
             if tool == 0 {
                 let mut stub = None;
-                loop {
-                    visit(pid, &mut stub);
-                }
+                as_tool(|| visit(pid, &mut stub));
             }
             std::thread::sleep(Duration::from_micros(rng.random_range(0..12_000)));
             // SAFETY: our own child, which is waited for.
@@ -103,11 +112,11 @@ fn what_a_killed_tool_had_begun_is_cleared_away() {
         // SAFETY: as above.
         let tool = unsafe { libc::fork() };
         if tool == 0 {
-            loop {
+            as_tool(|| {
                 let frozen = Frozen::freeze(pid).expect("it can be frozen");
                 let stub = Stub::install(frozen.threads()).expect("there is a way in");
                 stub.remove(frozen.threads()).expect("and out");
-            }
+            });
         }
         std::thread::sleep(Duration::from_micros(rng.random_range(300..60_000)));
         // SAFETY: our own child, which is waited for.

@@ -76,10 +76,16 @@ fn a_process_and_its_threads_are_described() {
 fn many_threads_and_timers_are_each_described() {
     let dir = tempfile::tempdir().unwrap();
     let Some(program) = compile("many", dir.path(), &[]) else { return };
+    /// Nanoseconds by which one timer is later than another; they go off long after this.
+    const APART: u64 = 100_000_000_000;
     for (threads, timers) in [(1, 0), (16, 5), (17, 20), (50, 200), (3, 400)] {
         let target = Running::start(&program, &[&threads.to_string(), &timers.to_string()]);
-        // The thread that said so has ended.
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        // The thread that said so ends.
+        let began = std::time::Instant::now();
+        while std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap().count() as u64 > threads {
+            assert!(began.elapsed() < std::time::Duration::from_secs(30), "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let frozen = Frozen::freeze(target.pid()).unwrap();
         let mut stub = Stub::install(frozen.threads()).unwrap();
         stub.choose_signal(frozen.threads()).unwrap();
@@ -88,9 +94,9 @@ fn many_threads_and_timers_are_each_described() {
         assert_eq!(stacks[0], 16384, "the leader's");
         stacks.sort_unstable();
         assert_eq!(stacks, (0..threads).map(|n| 16384 + n * 64).collect::<Vec<u64>>());
-        let mut times: Vec<u64> = process.timers.iter().map(|timer| timer.value_ns.div_ceil(1_000_000_000)).collect();
+        let mut times: Vec<u64> = process.timers.iter().map(|timer| timer.value_ns.div_ceil(APART)).collect();
         times.sort_unstable();
-        assert_eq!(times, (0..timers).map(|n| 1000 + n).collect::<Vec<u64>>());
+        assert_eq!(times, (0..timers).map(|n| 10 + n).collect::<Vec<u64>>());
     }
 }
 

@@ -50,8 +50,10 @@ fn readers_see_whole_checkpoints_whatever_a_writer_does() {
                     }
                 });
             }
-            let until = Instant::now() + Duration::from_secs(3);
-            while Instant::now() < until {
+            let began = Instant::now();
+            let enough = |newest, merged| newest > 10 && merged > 3 && reads.load(Ordering::Relaxed) > 10;
+            // A minute, should the disk be slow.
+            while began.elapsed() < Duration::from_secs(3) || !enough(newest, merged) && began.elapsed() < Duration::from_secs(60) {
                 newest = take(&store, Base::On(newest));
                 least.store(newest, Ordering::SeqCst);
                 store.keep(3).unwrap();

@@ -52,7 +52,7 @@ fn mount(at: &Path, flags: u64, options: &str) -> std::io::Result<()> {
         match (done, why.raw_os_error()) {
             (0, _) => break,
             // A process that another test starts has copies of descriptors until its own exec: what was written is open as long.
-            (_, Some(libc::EBUSY)) if attempt < 500 => std::thread::sleep(Duration::from_millis(2)),
+            (_, Some(libc::EBUSY)) if attempt < 15_000 => std::thread::sleep(Duration::from_millis(2)),
             _ => return Err(why),
         }
     }

@@ -178,12 +178,12 @@ fn the_command_can_be_sent_a_signal() {
 fn a_stopped_child_stays_stopped_until_it_is_continued() {
     let dir = tempfile::tempdir().unwrap();
     for signal in ["STOP", "TSTP"] {
-        let mark = dir.path().join(signal);
-        let mark = text(&mark);
+        let (mark, go) = (dir.path().join(signal), dir.path().join(format!("go-{signal}")));
+        let (mark, go) = (text(&mark), text(&go));
         // With job control, in a group of its own that is no orphan: otherwise TSTP is ignored.
         let script = format!(
-            "set -m; (sleep 0.5; echo >{mark}) & sleep 0.2; kill -{signal} -$!; sleep 0.8; test -e {mark} && exit 3; \
-             kill -CONT -$!; wait $!; test -e {mark} || exit 4"
+            "set -m; (while ! test -e {go}; do sleep 0.05; done; echo >{mark}) & sleep 0.2; kill -{signal} -$!; echo >{go}; sleep 0.8; \
+             test -e {mark} && exit 3; kill -CONT -$!; wait $!; test -e {mark} || exit 4"
         );
         let found = traced(&["bash", "-c", &script]);
         assert_eq!(found.exit_status, 0, "{signal}");
@@ -297,34 +297,45 @@ fn files_that_are_only_read_are_no_libraries() {
 #[test]
 fn a_daemon_is_waited_for_or_let_go() {
     let dir = tempfile::tempdir().unwrap();
-    let mark = dir.path().join("mark");
-    let script = format!("(sleep 1; echo done >{}) >/dev/null 2>&1 &", text(&mark));
-    let found = sh(&script);
+    let (mark, go) = (dir.path().join("mark"), dir.path().join("go"));
+    // A second after the command has ended.
+    let late = format!("(while kill -0 $$; do sleep 0.05; done; sleep 1; echo done >{}) >/dev/null 2>&1 &", text(&mark));
+    let began = Instant::now();
+    let found = sh(&late);
     assert!(mark.exists() && !found.notes.iter().any(|note| note.contains("let go")), "{:?}", found.notes);
-    assert!(found.wall_ms < 900.0, "the command itself ends at once: {}", found.wall_ms);
+    let all_ms = began.elapsed().as_secs_f64() * 1e3;
+    assert!(all_ms >= found.wall_ms + 900.0, "the time is the command's alone: {} of {all_ms} ms", found.wall_ms);
     std::fs::remove_file(&mark).unwrap();
-    let (began, options) = (Instant::now(), Options { waits_for_all: false, ..Options::default() });
-    let found = trace(&words(&["sh", "-c", &script]), &options).unwrap();
-    assert!(began.elapsed() < Duration::from_millis(950) && !mark.exists());
+    let waits = format!("(while ! test -e {}; do sleep 0.05; done; echo done >{}) >/dev/null 2>&1 &", text(&go), text(&mark));
+    let found = trace(&words(&["sh", "-c", &waits]), &Options { waits_for_all: false, ..Options::default() }).unwrap();
+    assert!(!mark.exists());
     assert!(!found.exact && found.notes.iter().any(|note| note.contains("let go")), "{:?}", found.notes);
+    std::fs::write(&go, "").unwrap();
     wait_for(&mark);
 }
 
 #[test]
 fn who_waits_for_a_daemon_can_give_up() {
     let dir = tempfile::tempdir().unwrap();
-    let mark = dir.path().join("mark");
+    let [mark, go, ended] = ["mark", "go", "ended"].map(|name| dir.path().join(name));
     let options = Options { stop: Arc::new(AtomicBool::new(false)), ..Options::default() };
     let stop = Arc::clone(&options.stop);
-    let script = format!("(sleep 2; echo done >{}) >/dev/null 2>&1 &", text(&mark));
-    let began = Instant::now();
+    // The wish counts that comes after the command has ended; that is known here when another process has come and gone since.
+    let script = format!(
+        "(while kill -0 $$; do sleep 0.05; done; /bin/true; echo >{}; while ! test -e {}; do sleep 0.05; done; echo done >{}) \
+         >/dev/null 2>&1 &",
+        text(&ended),
+        text(&go),
+        text(&mark)
+    );
     let running = start(&words(&["sh", "-c", &script]), &options).unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    wait_for(&ended);
     stop.store(true, Ordering::Relaxed);
     let found = running.finish().unwrap();
-    assert!(began.elapsed() < Duration::from_millis(1900));
     assert!(found.notes.iter().any(|note| note.contains("let go")), "{:?}", found.notes);
     // It was let go, not ended.
+    assert!(!mark.exists());
+    std::fs::write(&go, "").unwrap();
     wait_for(&mark);
 }
 

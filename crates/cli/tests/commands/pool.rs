@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -76,8 +77,11 @@ fn a_crash_is_verified_as_it_is_and_recovered_when_asked() {
     for medium in ["ram", "file"] {
         let pool = dir.path().join(medium);
         let mut child =
-            crate::command(&["vm-load", s(&pool), "--medium", medium]).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(700));
+            crate::command(&["vm-load", s(&pool), "--medium", medium]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let something_is_durable = |line: std::io::Result<String>| line.unwrap().strip_prefix("ACK ").is_some_and(|n| n != "0");
+        assert!(said.any(something_is_durable));
+        std::thread::sleep(std::time::Duration::from_millis(200));
         child.kill().unwrap();
         child.wait().unwrap();
         let before = snapshot(&pool);

@@ -177,6 +177,7 @@ fn meta_commands() {
 #[test]
 fn recache_and_stale_tokens() {
     check(&[
+        ("debugtime p\r\n", "OK\r\n"),
         ("mg k N30 t\r\n", "HD t30 W\r\n"),
         ("mg k N30 t v\r\n", "VA 0 t30 Z\r\n\r\n"),
         ("ms k 2 T30\r\nhi\r\n", "HD\r\n"),

@@ -74,7 +74,10 @@ fn idle_and_slow_clients_are_hung_up_on() {
     assert_eq!(idle.say("get a\r\n"), "END\r\n");
     std::thread::sleep(Duration::from_millis(3500));
     assert!(idle.is_closed());
-    assert_eq!(server.client().stat("idle_kicks"), 1);
+    // Whoever asks may be too slow for that himself.
+    let kicks = (0..20)
+        .find_map(|_| server.client().say("stats\r\n").split("STAT idle_kicks ").nth(1)?.lines().next()?.parse::<u64>().ok());
+    assert!(kicks.expect("an answer") >= 1);
 
     let server = Running::volatile(Config { request_timeout: second, ..config() });
     let (mut slow, mut fine) = (server.client(), server.client());
@@ -106,8 +109,11 @@ fn too_many_connections_are_refused_or_wait() {
     }
     let mut waiting = server.client();
     waiting.send(b"get a\r\n");
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(clients[0].stat("accepting_conns"), 0);
+    let began = std::time::Instant::now();
+    while clients[0].stat("accepting_conns") != 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "a fourth was accepted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     drop(clients.pop());
     assert_eq!(waiting.read_until(b"END\r\n"), b"END\r\n");
 }

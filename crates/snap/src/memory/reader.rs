@@ -29,6 +29,15 @@ impl Piece {
     }
 }
 
+/// Whether it is one: the kernel says so in its flags.
+fn is_kernel_thread(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Its name may hold anything; behind the last bracket there are state, five numbers, and flags.
+    let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 /// Reads the memory that a process has when it is made.
 pub struct Reader {
     pid: i32,
@@ -44,9 +53,9 @@ impl Reader {
             ErrorKind::PermissionDenied => {
                 Error::NotPermitted { pid, what: "reading its memory", remedy: "be the same user and allowed to trace it, or root" }
             }
-            // It is there, and has none.
-            _ if err.raw_os_error() == Some(libc::ESRCH) && std::path::Path::new(&path).exists() => {
-                let what = "has no memory of its own: a kernel thread, or it is just ending";
+            // It is there, and has none: so has one that is just ending.
+            _ if err.raw_os_error() == Some(libc::ESRCH) && is_kernel_thread(pid) => {
+                let what = "has no memory of its own: a kernel thread";
                 Error::Refused { pid, what: vec![Refusal { place: "process".into(), what: what.into() }] }
             }
             _ if err.raw_os_error() == Some(libc::ESRCH) => Error::Gone { pid },

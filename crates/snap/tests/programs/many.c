@@ -1,7 +1,7 @@
 /*
  * many.c - has many threads, each with an alternate signal stack of another length, and many timers, each with another time.
  *
- *     many THREADS TIMERS     alternate stacks of 16384 + n * 64 bytes, the main thread's n is 0; timers of 1000 + n seconds
+ *     many THREADS TIMERS     alternate stacks of 16384 + n * 64 bytes, the main thread's n is 0; timers of 100 * (10 + n) seconds
  */
 #include <pthread.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     }
     for (long n = 0; n < timers; n++) {
         struct sigevent nothing = {.sigev_notify = SIGEV_NONE};
-        struct itimerspec time = {.it_value.tv_sec = 1000 + n};
+        struct itimerspec time = {.it_value.tv_sec = 100 * (10 + n)};
         timer_t timer;
         if (timer_create(CLOCK_MONOTONIC, &nothing, &timer) || timer_settime(timer, 0, &time, NULL))
             return 1;

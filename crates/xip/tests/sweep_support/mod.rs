@@ -240,7 +240,7 @@ pub fn run(mut command: Command, limit: Duration) -> Outcome {
 
 /// Another thread that starts something keeps a file that was just written open until it is through with `execve`.
 fn start(command: &mut Command) -> std::io::Result<std::process::Child> {
-    for _ in 0..200 {
+    for _ in 0..15_000 {
         match command.spawn() {
             Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => std::thread::sleep(Duration::from_millis(2)),
             other => return other,
