@@ -10,9 +10,10 @@ import towabench.programs.Program;
 /**
  * The command line, checked before anything is measured.
  *
- * @param rounds 0: as many as belong to full or quick
+ * @param rounds 0: as many as belong to full or quick; so are iterations
  */
-record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Path sources, int rounds, List<String> only, List<String> programs) {
+record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Path sources, int rounds, int iterations, List<String> only, List<String> programs,
+    List<Mode> modes) {
     static final List<String> PARTS = List.of("startup", "stores", "reads", "space", "recovery", "eclipsestore", "programs");
 
     static final String HELP = """
@@ -23,7 +24,9 @@ record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Pa
           --quick              smaller sizes and fewer rounds: a first look (all: half an hour)
           --only PART,...      these parts alone: %s
           --programs NAME,...  these programs alone, of part `programs`: %s
+          --modes MODE,...     the programs in these modes alone (plain, agent, pool, all); in plain always
           --rounds N           rounds of the programs (4; quick: 1); the medians are shown
+          --iterations N       of a program in each JVM (16; quick: 6); the first half warms up
           --dax FOLDER         a folder on a DAX mount: stores are measured there, too
           --json FILE          all that was measured
           --html FILE          the same to look at, in one file
@@ -42,6 +45,8 @@ record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Pa
         String agent = System.getProperty("towabench.agent");
         Path sources = Path.of(".");
         int rounds = 0;
+        int iterations = 0;
+        List<String> modes = List.of();
         List<String> only = List.of();
         List<String> programs = List.of();
         for (int i = 0; i < args.length; i++) {
@@ -53,6 +58,8 @@ record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Pa
                 case "--agent" -> agent = value(args, i++);
                 case "--sources" -> sources = folder(args, i++);
                 case "--rounds" -> rounds = number(args, i++);
+                case "--iterations" -> iterations = number(args, i++);
+                case "--modes" -> modes = names(args, i++, Arrays.stream(Mode.values()).map(Mode::name).toList());
                 case "--only" -> only = names(args, i++, PARTS);
                 case "--programs" -> programs = names(args, i++, known());
                 default -> throw new IllegalArgumentException("unknown option " + args[i] + "; --help tells which there are");
@@ -61,7 +68,7 @@ record Arguments(boolean quick, Path json, Path html, Path dax, String agent, Pa
         if (agent == null || !Files.exists(Path.of(agent))) {
             throw new IllegalArgumentException("--agent must name towa.jar, not " + agent);
         }
-        return new Arguments(quick, json, html, dax, agent, sources, rounds, only, programs);
+        return new Arguments(quick, json, html, dax, agent, sources, rounds, iterations, only, programs, modes.stream().map(Mode::valueOf).toList());
     }
 
     static String help() {

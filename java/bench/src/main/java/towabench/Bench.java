@@ -34,8 +34,9 @@ public final class Bench {
         try {
             boolean quick = a.quick();
             int rounds = a.rounds() > 0 ? a.rounds() : quick ? 1 : 4;
-            Settings s = new Settings(quick, a.only(), a.programs(), Path.of(a.agent()).toAbsolutePath().toString(), absolute(System.getProperty("java.class.path")),
-                scratch, ram, a.dax(), a.sources().toAbsolutePath(), quick ? 4 : 10, rounds, quick ? 6 : 16, Duration.ofSeconds(quick ? 120 : 600));
+            int iterations = a.iterations() > 0 ? a.iterations() : quick ? 6 : 16;
+            Settings s = new Settings(quick, a.only(), a.programs(), a.modes(), Path.of(a.agent()).toAbsolutePath().toString(), absolute(System.getProperty("java.class.path")),
+                scratch, ram, a.dax(), a.sources().toAbsolutePath(), quick ? 4 : 10, rounds, iterations, Duration.ofSeconds(quick ? 120 : 600));
             Report report = run(s, true);
             write(report, a.json(), a.html());
         } finally {

@@ -10,16 +10,21 @@ import java.util.List;
  * @param quick smaller sizes, fewer rounds: a first look
  * @param only the parts to run; empty: all
  * @param programs the programs to run; empty: all that are there
+ * @param modes in which they run; empty: all
  * @param scratch an empty folder on a disk
  * @param ram an empty folder in memory
  * @param dax a folder on a DAX mount; null: there is none
  * @param size of the programs' work; 10: about half a second of it an iteration
  */
-public record Settings(boolean quick, List<String> only, List<String> programs, String agentJar, String classPath, Path scratch, Path ram, Path dax,
+public record Settings(boolean quick, List<String> only, List<String> programs, List<Mode> modes, String agentJar, String classPath, Path scratch, Path ram, Path dax,
     Path sources, int size, int rounds, int iterations, Duration patience) {
 
     public boolean wants(String part) {
         return only.isEmpty() || only.contains(part);
+    }
+
+    public boolean wants(Mode mode) {
+        return modes.isEmpty() || mode == Mode.plain || modes.contains(mode);
     }
 
     /** A name that no pool has yet, in memory. */

@@ -24,6 +24,12 @@ public final class Stats {
         return List.of(least(values), values.stream().mapToDouble(Double::doubleValue).filter(d -> !Double.isNaN(d)).max().orElse(Double.NaN));
     }
 
+    /** The medians of the lower and the upper half: how far to trust the median when some were disturbed. */
+    public static List<Double> quartiles(List<Double> values) {
+        List<Double> v = values.stream().filter(d -> !Double.isNaN(d)).sorted().toList();
+        return List.of(median(v.subList(0, (v.size() + 1) / 2)), median(v.subList(v.size() / 2, v.size())));
+    }
+
     public static double mean(List<Double> values) {
         return values.stream().mapToDouble(Double::doubleValue).filter(d -> !Double.isNaN(d)).average().orElse(Double.NaN);
     }

@@ -26,7 +26,7 @@ class BenchTest {
 
     @Test
     void programsGiveTheirOwnResultsInEveryMode() throws Exception {
-        Settings s = new Settings(true, List.of("programs"), List.of("xalan", "h2"), agent().toString(), System.getProperty("java.class.path"), folder, folder, null,
+        Settings s = new Settings(true, List.of("programs"), List.of("xalan", "h2"), List.of(), agent().toString(), System.getProperty("java.class.path"), folder, folder, null,
             Path.of(".").toAbsolutePath(), 1, 1, 2, Duration.ofSeconds(240));
         Report r = Bench.run(s, false);
         assertEquals(2, r.rows("none_durable").size(), "skipped: " + r.root().get("skipped"));
@@ -68,7 +68,7 @@ class BenchTest {
 
     @Test
     void aProgramThatFailsIsReportedAndNothingElse() throws Exception {
-        Settings s = new Settings(true, List.of(), List.of(), agent().toString(), System.getProperty("java.class.path"), folder, folder, null, folder, 1, 1, 1,
+        Settings s = new Settings(true, List.of(), List.of(), List.of(), agent().toString(), System.getProperty("java.class.path"), folder, folder, null, folder, 1, 1, 1,
             Duration.ofSeconds(60));
         Child c = Child.run(s, List.of(), "towabench.Runner", "nosuch", Mode.plain, 1, 1, folder);
         assertFalse(c.ended());
@@ -80,11 +80,14 @@ class BenchTest {
     void argumentsAreCheckedBeforeAnythingIsMeasured() {
         String agent = agent().toString();
         String json = folder.resolve("r.json").toString();
-        Arguments a = Arguments.parse(new String[] {"--agent", agent, "--quick", "--only", "stores,reads", "--programs", "h2", "--rounds", "3", "--json", json});
+        Arguments a = Arguments.parse(new String[] {"--agent", agent, "--quick", "--only", "stores,reads", "--programs", "h2", "--rounds", "3", "--iterations", "40", "--modes",
+            "agent,pool", "--json", json});
         assertEquals(List.of("stores", "reads"), a.only());
         assertEquals(3, a.rounds());
+        assertEquals(40, a.iterations());
+        assertEquals(List.of(Mode.agent, Mode.pool), a.modes());
         assertTrue(a.quick());
-        String[][] wrong = {{"--fast"}, {"--rounds"}, {"--rounds", "0"}, {"--rounds", "many"}, {"--only", "store"}, {"--programs", "h2,doom"}, {"--json", "/proc/nonexistent/r.json"},
+        String[][] wrong = {{"--fast"}, {"--rounds"}, {"--rounds", "0"}, {"--rounds", "many"}, {"--iterations", "0"}, {"--modes", "agent,none"}, {"--only", "store"}, {"--programs", "h2,doom"}, {"--json", "/proc/nonexistent/r.json"},
             {"--html", folder.toString()}, {"--dax", folder.resolve("none").toString()}, {"--agent", folder.resolve("none.jar").toString()}};
         for (String[] args : wrong) {
             String[] all = new String[args.length + 2];
