@@ -223,7 +223,7 @@ impl Process {
             .spawn()
             .unwrap();
         let mut process = Process { child, port };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(process.child.try_wait().unwrap().is_none(), "the server ended");
             assert!(Instant::now() < deadline, "the server does not answer");
@@ -339,7 +339,7 @@ fn killed_servers_come_back_with_a_prefix() {
         let process = Process::start(&binary, dir.path());
         let mut client = process.client();
         assert!(client.say("version\r\n").starts_with("VERSION"));
-        assert!(began.elapsed() < Duration::from_secs(5), "round {round}: up after {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(30), "round {round}: up after {:?}", began.elapsed());
         for (who, (sent, durable)) in results.into_iter().enumerate() {
             let (versions, cas) = read_back(&mut client, who as u64);
             let end = versions.values().copied().max().unwrap_or(0);
