@@ -54,8 +54,9 @@ fn engines_take_turns_and_every_figure_is_there() {
             assert!(ops.unwrap() > 1000.0, "{name}: {report:?}");
         }
         let ratio = report.ratio_to_volatile.unwrap();
-        // Of so short rounds a busy machine may take one away from either.
-        assert!(ratio > 0.0 && ratio < 100.0, "{name}: ratio {ratio}");
+        // The median of two rounds is their mean, and so short a round may be taken from one engine: the lower of them counts.
+        let [least, _] = report.ratio_to_volatile_range.unwrap();
+        assert!(ratio > 0.0 && least < 5.0, "{name}: ratio {ratio}, {least} at least");
         for shares in [&report.volatile, &report.towa, &report.cpnvm, &report.control] {
             let shares = shares.as_ref().unwrap();
             assert_eq!(shares.windows, 3000, "{name}: two rounds of 1500 windows");
