@@ -289,15 +289,13 @@ impl Thread {
     /// The version word at `a`, before words that it guards are loaded; `None` while it is locked.
     #[inline]
     pub fn load_version(&self, a: Addr) -> Option<u64> {
-        let version = self.core.blocks.word(a).load(std::sync::atomic::Ordering::Acquire);
-        (!version::is_locked(version)).then_some(version)
+        self.core.blocks.one(a).load_version(0)
     }
 
     /// Whether the version word at `a` is still `version`: then what was loaded in between was one state.
     #[inline]
     pub fn validate(&self, a: Addr, version: u64) -> bool {
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        self.core.blocks.load(a) == version
+        self.core.blocks.one(a).validate(0, version)
     }
 
     /// Has the lines of `a..a + len` fetched. A hint: any address will do.

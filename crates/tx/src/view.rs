@@ -131,10 +131,17 @@ impl View {
             return &[];
         }
         assert!(a < end && end.is_multiple_of(WORD), "{a:#x}..{end:#x} are no words");
-        let first = self.word(a);
-        self.word(end - WORD);
-        // SAFETY: from a word of the mapping to another behind it, just checked; as in `word`.
-        unsafe { std::slice::from_raw_parts(first, ((end - a) / WORD) as usize) }
+        let found = self.find_span(a, ((end - a) / WORD) as usize);
+        found.unwrap_or_else(|| outside(if self.holds(a) { end - WORD } else { a }, self)).0
+    }
+
+    /// The word at `a`, as a span of one.
+    ///
+    /// # Panics
+    /// If that is no word of the heap.
+    #[inline]
+    pub fn one(&self, a: Addr) -> Span<'_> {
+        Span(std::slice::from_ref(self.word(a)))
     }
 
     /// The words from `a` to `end`.

@@ -14,7 +14,7 @@ import java.util.List;
  * @param scratch an empty folder on a disk
  * @param ram an empty folder in memory
  * @param dax a folder on a DAX mount; null: there is none
- * @param size of the programs' work; 10: about half a second of it an iteration
+ * @param size of the programs' work; 10: a tenth of a second to half a second of it an iteration
  */
 public record Settings(boolean quick, List<String> only, List<String> programs, List<Mode> modes, String agentJar, String classPath, Path scratch, Path ram, Path dax,
     Path sources, int size, int rounds, int iterations, Duration patience) {
