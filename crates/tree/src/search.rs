@@ -1,5 +1,7 @@
 //! Where a key's place is among the sorted ones of a node.
 
+use std::hint;
+
 /// How many of the first `count` items `passes` is true of, asked by number: they come first. Whatever it answers, the result is no greater than
 /// `count`.
 #[inline(always)]
@@ -8,7 +10,7 @@ pub(crate) fn passing(count: usize, passes: impl Fn(usize) -> bool) -> usize {
     let (mut from, mut len) = (0, count);
     while len > 1 {
         let half = len / 2;
-        from += half * usize::from(passes(from + half - 1));
+        from += hint::select_unpredictable(passes(from + half - 1), half, 0);
         len -= half;
     }
     from + usize::from(len == 1 && passes(from))

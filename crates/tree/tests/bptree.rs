@@ -104,6 +104,43 @@ fn an_emptied_tree_is_one_leaf_and_its_nodes_are_used_again() {
     }
 }
 
+/// A new node is logged only as far as it is filled. What lay in the rest of its block, which is the working copy's alone, may look like
+/// what comes to lie there later.
+#[test]
+fn what_seems_to_be_there_already_is_durable_all_the_same() {
+    const LEFT: u64 = 7;
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { heap_len: 2 << 20, ..options(tm) };
+        let pool = pool(dir.path(), &options);
+        // Never takes effect: all of the heap is free again, and holds this.
+        let littered = pool.register().unwrap().transaction_software(|tx| -> Result<(), _> {
+            loop {
+                let block = tx.alloc(1008)?;
+                tx.init(block, &[LEFT; 126])?;
+            }
+        });
+        assert!(matches!(littered, Err(towa_tx::Error::OutOfSpace { .. })), "{littered:?}");
+        let tree = Small::<u64>::create(&pool, "map").unwrap();
+        let (mut session, mut model) = (tree.session().unwrap(), Model::<u64>::new());
+        // Falling keys: each split leaves a leaf behind of which half is never taken. Then leaves are merged, and entries move there.
+        for key in (0..500).rev() {
+            assert!(session.insert(&key, LEFT).unwrap());
+            model.insert(key, LEFT);
+        }
+        for key in (0..500).step_by(2) {
+            assert_eq!(session.remove(&key).unwrap(), model.remove(&key));
+        }
+        drop(session);
+        drop(tree);
+        pool.abandon();
+        let pool = Pool::open(dir.path(), &options).unwrap();
+        let tree = Small::<u64>::open(&pool, "map").unwrap();
+        tree.check().unwrap();
+        same(&tree, &model, &format!("{tm:?}"));
+    }
+}
+
 #[test]
 fn sorted_entries_are_loaded() {
     let dir = tempfile::tempdir().unwrap();

@@ -51,8 +51,8 @@ impl Marker for Notes<'_> {
 }
 
 impl Core {
-    /// A block for the transaction that runs.
-    pub(crate) fn alloc(&mut self, size: usize) -> Result<Addr> {
+    /// A block for the transaction that runs, whose first `logged` bytes are logged.
+    pub(crate) fn alloc(&mut self, size: usize, logged: usize) -> Result<Addr> {
         if size as u64 > self.engine.heap.len() {
             return Err(Error::OutOfSpace { wanted: size, heap_len: self.engine.heap.len() });
         }
@@ -61,7 +61,13 @@ impl Core {
         let block = self.engine.heap.allocator().alloc(&mut self.cache, &notes, size.max(1));
         let block = block.map_err(|e| Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len })?;
         let at = block.as_ptr().addr() as u64;
-        self.fresh.push((at, (size as u64).next_multiple_of(WORD)));
+        let logged = (logged.min(size) as u64).next_multiple_of(WORD);
+        self.fresh.push((at, logged));
+        // The range that it was noted with begins with its header, if that lies before it.
+        let noted = self.ranges.iter_mut().rev().find(|range| at.wrapping_sub(range.0) < range.1);
+        if let Some((start, len)) = noted {
+            *len = at + logged - *start;
+        }
         Ok(at)
     }
 
@@ -132,7 +138,7 @@ impl Core {
         self.note_ranges_from(0);
     }
 
-    /// Headers and new blocks with all that is in them. That may include version words, which never are to get into the image.
+    /// Headers and new blocks with what is to be logged of them. That may include version words, which never are to get into the image.
     fn note_ranges_from(&mut self, from: usize) {
         for &(start, len) in &self.ranges[from..] {
             self.words.clear();

@@ -184,19 +184,26 @@ impl Tx<'_> {
     /// A block of `size` bytes, aligned to 16: its address. Nobody else sees it before this transaction takes effect. If that does not
     /// happen, it is free again. All of it is logged: fill it with [`init`](Self::init) or with writes; until then it holds anything.
     pub fn alloc(&mut self, size: usize) -> Result<Addr, Abort> {
-        self.not_in_hardware();
-        Ok(self.core.alloc(size)?)
+        self.alloc_partly(size, size)
     }
 
-    /// Stores `words` at `a`, in a block that this transaction allocated.
+    /// [`alloc`](Self::alloc) of a block of which only the first `logged` bytes are logged, and can be [`init`](Self::init)ialised. What lies
+    /// behind them holds anything, and after a crash something else: a word there counts only once a transaction has written it, which
+    /// must not be left out where it seems to hold the right value already. It spares the log what is of no use yet.
+    pub fn alloc_partly(&mut self, size: usize, logged: usize) -> Result<Addr, Abort> {
+        self.not_in_hardware();
+        Ok(self.core.alloc(size, logged)?)
+    }
+
+    /// Stores `words` at `a`, in the logged part of a block that this transaction allocated.
     ///
     /// # Errors
-    /// The words do not lie in such a block.
+    /// The words do not lie in such a one.
     pub fn init(&mut self, a: Addr, words: &[u64]) -> Result<(), Abort> {
         self.not_in_hardware();
         let len = words.len() as u64 * WORD;
         if !self.core.fresh.iter().any(|&(start, of)| a >= start && a - start <= of && len <= of - (a - start)) {
-            let why = format!("{len} bytes at {a:#x} are not in a block that this transaction allocated");
+            let why = format!("{len} bytes at {a:#x} are not in what is logged of a block that this transaction allocated");
             return Err(Error::Usage(why).into());
         }
         self.core.view.store_all(a, words);

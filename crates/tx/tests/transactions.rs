@@ -45,6 +45,46 @@ fn reopen(dir: &Path, options: &Options) -> Pool {
     Pool::open(dir, options).unwrap()
 }
 
+/// Of a block that is logged in part the rest costs nothing, and counts as soon as it is written.
+#[test]
+fn a_block_is_logged_as_far_as_is_asked_for() {
+    for tm in ways() {
+        // In a slab, and in chunks of its own.
+        for size in [4000, 300_000] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = options(tm);
+            let pool = Pool::create(dir.path(), &options).unwrap();
+            let mut thread = pool.register().unwrap();
+            let before = pool.stats().log_bytes;
+            let alloc = |tx: &mut towa_tx::Tx<'_>| {
+                let block = tx.alloc_partly(size, 100)?;
+                tx.init(block, &[5; 13])?;
+                tx.write(block + 13 * 8, 6)?;
+                tx.write(block + size as u64 - 8, 7)?;
+                let ptr = NonNull::new(block as *mut u8).expect("an address");
+                tx.set_root("block", Some(Root { ptr, type_tag: 7, size: size as u64 }))?;
+                Ok(block)
+            };
+            let block = thread.transaction(alloc).unwrap();
+            let logged = pool.stats().log_bytes - before;
+            assert!(logged < 1024, "{tm:?}: {logged} bytes for a block of {size} of which 100 are logged");
+            let beyond = thread.transaction(|tx| {
+                let block = tx.alloc_partly(size, 100)?;
+                tx.init(block, &[5; 14])
+            });
+            assert!(matches!(beyond, Err(Error::Usage(_))), "{beyond:?}");
+            thread.transaction(|tx| tx.write(block + 2000, 8)).unwrap();
+            drop(thread);
+            pool.abandon();
+            let pool = reopen(dir.path(), &options);
+            let thread = pool.register().unwrap();
+            assert_eq!(root(&pool, "block"), block);
+            let words: Vec<_> = [0, 12 * 8, 13 * 8, 2000, size as u64 - 8].map(|at| thread.load(block + at)).into();
+            assert_eq!(words, [5, 5, 6, 8, 7], "{tm:?} {size}");
+        }
+    }
+}
+
 #[test]
 fn what_returned_is_there_after_the_process_is_gone() {
     for tm in ways() {

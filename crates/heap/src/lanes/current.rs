@@ -63,15 +63,16 @@ pub(super) struct Current {
     /// Words written in place, oldest first: number of the first, and where their values are.
     logged: Vec<(u64, std::ops::Range<usize>)>,
     values: Vec<u64>,
-    held: Vec<Held>,
+    held: Held,
 }
 
-/// A line on its way from the working copy to the image.
-#[derive(Clone, Copy, Debug)]
+/// Lines on their way from the working copy to the image.
+#[derive(Debug, Default)]
 struct Held {
-    line: u64,
-    mask: u16,
-    words: [u64; LINE_WORDS],
+    /// Number of each, and which of its words.
+    lines: Vec<(u64, u8)>,
+    /// Of each all words, once they are copied.
+    words: Vec<[u64; LINE_WORDS]>,
 }
 
 impl Current {
@@ -84,7 +85,7 @@ impl Current {
             is_touched: vec![false; pieces],
             logged: Vec::new(),
             values: Vec::new(),
-            held: Vec::new(),
+            held: Held::default(),
         }
     }
 
@@ -136,7 +137,7 @@ impl Current {
                 marks.as_mut().expect("a touched piece is there").fill(0);
             }
         }
-        self.held.clear();
+        self.held.lines.clear();
         let lines = dirty.write_back(image);
         Ok(stored?.map(|written| written + lines))
     }
@@ -154,17 +155,18 @@ impl Current {
                 }
                 let first = u64::from(piece) * PIECE_LINES as u64 + at as u64 * 4;
                 let marked = (first..).zip(std::mem::take(four)).filter(|(_, marks)| *marks != 0);
-                self.held.extend(marked.map(|(line, mask)| Held { line, mask, words: [0; LINE_WORDS] }));
-                if self.held.len() > HELD_MAX - 4 {
-                    lines += self.held.len() as u64;
-                    if !bring_up(&mut self.held, image, working)? {
+                // The logged words are stored, and their marks are gone.
+                self.held.lines.extend(marked.map(|(line, marks)| (line, marks as u8)));
+                if self.held.lines.len() > HELD_MAX - 4 {
+                    lines += self.held.lines.len() as u64;
+                    if !self.held.bring_up(image, working)? {
                         return Ok(None);
                     }
                 }
             }
         }
-        lines += self.held.len() as u64;
-        Ok(bring_up(&mut self.held, image, working)?.then_some(lines))
+        lines += self.held.lines.len() as u64;
+        Ok(self.held.bring_up(image, working)?.then_some(lines))
     }
 
     /// Stores the words whose logged values count: of each the newest.
@@ -250,44 +252,49 @@ impl Sink for Current {
 }
 
 /// The words of a line that are its block's header, if a block begins there.
-const HEADER: u16 = 0b11;
+const HEADER: u8 = 0b11;
 /// Times that lines are copied anew because blocks ceased to be meanwhile.
 const TRIES: u32 = 4;
 
-/// Takes the words of these lines from the working copy, waits until they are durable, and stores them into the image.
-fn bring_up(held: &mut Vec<Held>, image: &dyn Region, working: &mut dyn Working) -> Result<bool> {
-    if !held.is_empty() && !(0..TRIES).map_while(|_| copy(held, working)).any(|fits| fits) {
-        return Ok(false);
-    }
-    let base = first_byte(image);
-    for (at, one) in held.iter().enumerate() {
-        if let Some(later) = held.get(at + AHEAD) {
-            persist::prefetch(base.wrapping_add(later.line as usize * LINE));
+impl Held {
+    /// Takes the words of these lines from the working copy, waits until they are durable, and stores them into the image.
+    fn bring_up(&mut self, image: &dyn Region, working: &mut dyn Working) -> Result<bool> {
+        if !self.lines.is_empty() && !(0..TRIES).map_while(|_| self.copy(working)).any(|fits| fits) {
+            return Ok(false);
         }
-        image.store_line(one.line * LINE as u64, &one.words, one.mask as u8)?;
+        let base = first_byte(image);
+        for (at, (&(line, mask), words)) in self.lines.iter().zip(&self.words).enumerate() {
+            if let Some((later, _)) = self.lines.get(at + AHEAD) {
+                persist::prefetch(base.wrapping_add(*later as usize * LINE));
+            }
+            image.store_line(line * LINE as u64, words, mask)?;
+        }
+        self.lines.clear();
+        Ok(true)
     }
-    held.clear();
-    Ok(true)
-}
 
-/// Copies these lines from the working copy, and takes what are headers there out of their masks. False: it must be done again; `None`: it
-/// did not settle.
-///
-/// A header that was copied is one of a block that was there then. Unless a slab was dissolved since, it still is when all that was copied
-/// has settled, and is found.
-fn copy(held: &mut [Held], working: &mut dyn Working) -> Option<bool> {
-    let layout = working.layout();
-    for at in 0..held.len() {
-        if let Some(later) = held.get(at + AHEAD) {
-            working.prefetch(later.line);
+    /// Copies these lines from the working copy, and takes what are headers there out of their masks. False: it must be done again; `None`:
+    /// it did not settle.
+    ///
+    /// A header that was copied is one of a block that was there then. Unless a slab was dissolved since, it still is when all that was
+    /// copied has settled, and is found.
+    fn copy(&mut self, working: &mut dyn Working) -> Option<bool> {
+        let layout = working.layout();
+        self.words.clear();
+        self.words.extend(self.lines.iter().enumerate().map(|(at, &(line, _))| {
+            if let Some((later, _)) = self.lines.get(at + AHEAD) {
+                working.prefetch(*later);
+            }
+            working.line(line)
+        }));
+        if !working.settle() {
+            return None;
         }
-        held[at].words = working.line(held[at].line);
+        for (line, mask) in &mut self.lines {
+            if *mask & HEADER != 0 && working.begins_block(*line) {
+                *mask &= !HEADER;
+            }
+        }
+        Some(working.layout() == layout)
     }
-    if !working.settle() {
-        return None;
-    }
-    let found = |one: &&mut Held| one.mask & HEADER != 0 && working.begins_block(one.line);
-    let headers = |one: &mut Held| one.mask &= !HEADER;
-    held.iter_mut().filter(|one| found(one)).for_each(headers);
-    Some(working.layout() == layout)
 }

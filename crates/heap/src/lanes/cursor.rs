@@ -15,8 +15,8 @@ use crate::Result;
 
 /// Bytes read at a time where the lane is not mapped.
 const WINDOW: u64 = 64 << 10;
-/// Bytes by which a guess at what comes runs ahead.
-const AHEAD: u64 = 8 * LINE as u64;
+/// Bytes behind a record that are guessed at when it comes.
+const AHEAD: u64 = 16 * LINE as u64;
 
 /// Longest record that is looked for behind a lane's end: any line may look like the beginning of a long one.
 const LOOKED_AT_MAX: u64 = 4 << 10;
@@ -40,6 +40,8 @@ pub(super) struct Cursor<'r> {
     end: u64,
     /// Timestamp of the next record; `u64::MAX` when there is none.
     ts: u64,
+    /// Position up to which was guessed what comes.
+    guessed: u64,
     /// Bytes read, where the lane is not mapped, and where in the lane these begin.
     window: Vec<u64>,
     window_at: u64,
@@ -80,6 +82,7 @@ impl<'r> Cursor<'r> {
             len: 0,
             end: span.1,
             ts: u64::MAX,
+            guessed: span.0,
             window: Vec::new(),
             window_at: 0,
         }
@@ -200,15 +203,20 @@ impl<'r> Cursor<'r> {
         self.position == self.end
     }
 
-    /// Calls `each` with the words that a record some way ahead names, if what lies there is one of few words: to have fetched what will be
-    /// needed. It is a guess.
+    /// Calls `each` with the words that records behind the next one name, those of few words, to have fetched what will be needed. It is a
+    /// guess: each line is looked at once, whether a record begins there or not.
     #[inline(always)]
-    pub fn ahead(&self, each: impl FnMut(u64)) {
+    pub fn ahead(&mut self, mut each: impl FnMut(u64)) {
         let Some(first) = self.mapped else { return };
-        if self.at + AHEAD < self.lane_len && self.position + AHEAD < self.end {
+        let upto = (self.position + self.len + AHEAD).min(self.end);
+        self.guessed = self.guessed.max(self.position);
+        while self.guessed < upto {
+            let at = self.at + (self.guessed - self.position);
+            let at = if at < self.lane_len { at } else { at - self.lane_len };
             // SAFETY: a line of the lane before its end, as in `words`.
-            let line = unsafe { std::slice::from_raw_parts(first.add(((self.at + AHEAD) / 8) as usize), record::LINE_WORDS) };
-            record::guess_words(line, each);
+            let line = unsafe { std::slice::from_raw_parts(first.add((at / 8) as usize), record::LINE_WORDS) };
+            record::guess_words(line, &mut each);
+            self.guessed += LINE as u64;
         }
     }
 }

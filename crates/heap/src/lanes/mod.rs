@@ -222,6 +222,7 @@ impl Lanes {
             self.region.write_back(off, len);
             Ok(())
         })?;
+        self.fetch_next(off + len);
         Ok(position + len)
     }
 

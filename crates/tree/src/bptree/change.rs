@@ -45,20 +45,13 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// An existing node that is `was` becomes as drafted.
-    pub fn rewrite(&mut self, at: Addr, version: u64, was: &[u64], draft: Draft) {
-        self.old.push(Old { at, version, retired: None });
-        let address = |i: usize| at + 8 * i as u64;
-        // Seldom more; so it need not grow bit by bit.
-        self.edits.reserve(64);
-        // Most lines are the same as they were.
-        for (line, (words, was)) in draft.words.chunks(8).zip(was.chunks(8)).enumerate() {
-            if words != was {
-                let differ = (8 * line..).zip(words.iter().zip(was)).filter(|(i, (word, was))| *i > 0 && word != was);
-                self.edits.extend(differ.map(|(i, (&word, _))| (address(i), Word::Is(word))));
-            }
-        }
-        self.edits.extend(draft.late.into_iter().map(|(i, word)| (address(i), word)));
+    /// An existing node that is `was` becomes as drafted. `has` says of a node's words which of them count: one that comes to count is
+    /// written in any case, for what is the same here may be another in the image.
+    pub fn rewrite(&mut self, at: Addr, version: u64, was: &[u64], draft: Draft, has: impl Fn(&[u64], usize) -> bool) {
+        let words = &draft.words;
+        let is_new = |i: &usize| has(words, *i) && !(has(was, *i) && words[*i] == was[*i]);
+        let new = (1..words.len()).filter(is_new).map(|i| (i, Word::Is(words[i])));
+        self.edit(at, version, new.chain(draft.late));
     }
 
     /// Words of an existing node become others.
@@ -104,7 +97,7 @@ impl Change {
         }
         self.nodes.clear();
         for new in &self.new {
-            self.nodes.push(take_node::<L, I>(tx, tree, new.level)?);
+            self.nodes.push(take_node::<L, I>(tx, tree, new.level, new.draft.words.len())?);
         }
         for (new, &(at, fresh)) in self.new.iter_mut().zip(&self.nodes) {
             // Drafted anew for each run: earlier runs' addresses are overwritten.
@@ -149,8 +142,13 @@ fn free_list(tree: Addr, level: u64) -> Addr {
     tree + if level == 0 { header::FREE_LEAVES } else { header::FREE_INNERS }
 }
 
-/// A node out of the tree's own free list, or a new one: whether it is new.
-fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level: u64) -> Result<(Addr, bool), Abort> {
+/// A node out of the tree's own free list, or a new one of which the first `filled` words will be initialised: whether it is new.
+fn take_node<const L: usize, const I: usize>(
+    tx: &mut Tx<'_>,
+    tree: Addr,
+    level: u64,
+    filled: usize,
+) -> Result<(Addr, bool), Abort> {
     let list = free_list(tree, level);
     // The header's version guards both lists and what is in them: so a split waits for nobody's record but those it builds on.
     tx.read_version(tree + header::VERSION)?;
@@ -162,10 +160,14 @@ fn take_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, tree: Addr, level:
         tx.write_guarded(list, next)?;
         return Ok((first, false));
     }
-    let block = tx.alloc(8 * Shape::<L, I>::words(level) + SLACK as usize)?;
-    // All of the block is logged; what lies beside the node should be no one's old bytes.
-    tx.init(block, &[0; SLACK as usize / 8])?;
-    Ok((aligned(block), true))
+    let slack = SLACK as usize;
+    let block = tx.alloc_partly(8 * Shape::<L, I>::words(level) + slack, 8 * filled + slack)?;
+    // What is logged beside the node should be no one's old bytes.
+    let (node, zeros) = (aligned(block), [0; SLACK as usize / 8]);
+    let before = (node - block) as usize / 8;
+    tx.init(block, &zeros[..before])?;
+    tx.init(node + 8 * filled as u64, &zeros[before..])?;
+    Ok((node, true))
 }
 
 fn give_node(tx: &mut Tx<'_>, tree: Addr, node: Addr, level: u64) -> Result<(), Abort> {

@@ -9,8 +9,10 @@
 //!   inner:   | version | keys, level << 32 | key ... (sorted) | child ... |            child i: keys below key i, child i + 1: the others
 //! ```
 //!
-//! What must always hold: a node begins a line, and stays a node of its kind for ever, in the tree or in a free list, so that its version
-//! word is always one.
+//! What must always hold:
+//! 1. a node begins a line, and stays a node of its kind for ever, in the tree or in a free list, so that its version word is always one;
+//! 2. a slot that no bit says is taken, and what is behind an inner node's keys or children, holds anything, and after a crash something
+//!    else: a new node is logged only as far as it is filled. So what comes to lie there is written whatever lay there before.
 
 use towa_tx::{Addr, Span, Thread};
 
@@ -65,11 +67,28 @@ impl<const LEAF: usize, const INNER: usize> Shape<LEAF, INNER> {
     /// All bits of a leaf's bitmap.
     pub const FULL: u64 = (1 << LEAF) - 1;
     /// Words of a leaf.
-    pub const LEAF_WORDS: usize = 8 + 2 * LEAF;
+    pub const LEAF_WORDS: usize = Self::leaf_words(LEAF);
     /// Words of an inner node.
     pub const INNER_WORDS: usize = 2 + INNER + INNER + 1;
     /// Offset of an inner node's children.
     pub const CHILDREN: u64 = KEYS + 8 * INNER as u64;
+
+    /// Words of a leaf up to the end of its first `entries` slots.
+    pub const fn leaf_words(entries: usize) -> usize {
+        ENTRIES as usize / 8 + 2 * entries
+    }
+
+    /// Whether word `at` of a leaf with these words counts: whether it was ever written nobody knows of the others.
+    pub fn leaf_has(words: &[u64], at: usize) -> bool {
+        at < Self::leaf_words(0) || words[1] >> ((at - Self::leaf_words(0)) / 2) & 1 == 1
+    }
+
+    /// Whether word `at` of an inner node with these words counts, as in a leaf.
+    pub fn inner_has(words: &[u64], at: usize) -> bool {
+        let (keys, children) = (KEYS as usize / 8, Self::CHILDREN as usize / 8);
+        let count = keys_of(words[1]);
+        at < keys + count || (children..children + count + 1).contains(&at)
+    }
 
     /// Words of a node of that level; leaves have level 0.
     #[inline]
@@ -130,7 +149,8 @@ pub(super) enum Word {
     Blob(usize),
 }
 
-/// A node being put together: its words, and those among them that only the transaction will know.
+/// A node being put together: its words, as many as there are up to the last that counts, and those among them that only the transaction
+/// will know.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub words: Vec<u64>,
@@ -138,7 +158,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// An empty one of so many words.
+    /// One of so many words, all zero.
     pub fn new(words: usize) -> Draft {
         Draft { words: vec![0; words], late: Vec::new() }
     }
@@ -193,13 +213,13 @@ impl Inner {
         Some(Inner { level: level_of(words[1]), keys: words_at(2, count), children: words_at(at, count + 1) })
     }
 
-    /// The node. Where no key or child is, `old` shows what may stay.
-    pub fn draft<const L: usize, const I: usize>(&self, old: Option<&[u64]>) -> Draft {
+    /// The node.
+    pub fn draft<const L: usize, const I: usize>(&self) -> Draft {
         assert!(self.keys.len() <= I && self.children.len() == self.keys.len() + 1);
-        let mut draft = old.map_or_else(|| Draft::new(Shape::<L, I>::INNER_WORDS), Draft::of);
+        let children = Shape::<L, I>::CHILDREN as usize / 8;
+        let mut draft = Draft::new(children + self.children.len());
         draft.words[1] = meta(self.keys.len(), self.level);
         self.keys.iter().enumerate().for_each(|(i, key)| draft.put(2 + i, *key));
-        let children = Shape::<L, I>::CHILDREN as usize / 8;
         self.children.iter().enumerate().for_each(|(i, child)| draft.put(children + i, *child));
         draft
     }

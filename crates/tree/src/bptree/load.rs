@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
                 return Err(Error::Mismatch { pool: self.tree.pool.location(), what });
             }
             let mut change = Change::default();
-            let mut draft = if last.is_some() { Draft::new(Shape::<LEAF, INNER>::LEAF_WORDS) } else { Draft::of(&was) };
+            let mut draft = if last.is_some() { Draft::new(Shape::<LEAF, INNER>::leaf_words(part.len())) } else { Draft::of(&was) };
             for (key, value) in part {
                 let stored = Self::word_in(&mut change, key.borrow());
                 draft.add(stored, *value, key.borrow().fingerprint());
@@ -91,11 +91,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
             let hung = if last.is_some() {
                 let separator = Self::word_in(&mut change, part[0].0.borrow());
                 // The leaf before it has its end here now.
-                change.rewrite(leaf.at, leaf.version, &was, Draft::of(&was));
+                change.edit(leaf.at, leaf.version, []);
                 let new = change.add(0, draft);
                 self.hang_in(&mut change, &path, leaf.at, separator, new)?
             } else {
-                change.rewrite(leaf.at, leaf.version, &was, draft);
+                change.rewrite(leaf.at, leaf.version, &was, draft, Shape::<LEAF, INNER>::leaf_has);
                 true
             };
             if hung && self.make(change)? {

@@ -124,7 +124,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         let mut draft = Draft::of(&was);
         high.iter().for_each(|e: &Entry<_>| draft.add(Word::Is(e.stored), e.value, e.print));
         let mut change = Change::default();
-        change.rewrite(left.at, left.version, &was, draft);
+        change.rewrite(left.at, left.version, &was, draft, Shape::<LEAF, INNER>::leaf_has);
         change.retire(right.at, right.version, 0);
         self.take_out(&mut change, parent, between, false);
         Ok(if self.make(change)? { Attempt::Merged } else { Attempt::Again })
@@ -148,7 +148,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         inner.children.extend(right_inner.children);
         let level = inner.level;
         let mut change = Change::default();
-        change.rewrite(left.at, left.version, &was, inner.draft::<LEAF, INNER>(Some(&was)));
+        change.rewrite(left.at, left.version, &was, inner.draft::<LEAF, INNER>(), Shape::<LEAF, INNER>::inner_has);
         change.retire(right.at, right.version, level);
         self.take_out(&mut change, parent, between, true);
         Ok(if self.make(change)? { Attempt::Merged } else { Attempt::Again })
@@ -161,8 +161,8 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         if let (false, false, Word::Is(blob)) = (K::INLINE, kept, key) {
             change.free_blob(blob);
         }
-        let draft = parent.inner.draft::<LEAF, INNER>(Some(&parent.was));
-        change.rewrite(parent.at, parent.version, &parent.was, draft);
+        let draft = parent.inner.draft::<LEAF, INNER>();
+        change.rewrite(parent.at, parent.version, &parent.was, draft, Shape::<LEAF, INNER>::inner_has);
     }
 
     /// The root has one child only: that is the root from now on.

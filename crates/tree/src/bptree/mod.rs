@@ -70,13 +70,13 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             return Err(Error::Mismatch { pool: pool.location(), what });
         }
         let mut tree = Self::at(pool, 0);
-        let leaf_words = Shape::<LEAF, INNER>::LEAF_WORDS;
         let made = pool.register()?.transaction_software(|tx| {
             let block = tx.alloc((header::LEN + SLACK) as usize)?;
             let header = aligned(block);
             tx.init(block, &[0; ((header::LEN + SLACK) / 8) as usize])?;
-            let root = tx.alloc(8 * leaf_words + SLACK as usize)?;
-            tx.init(root, &vec![0; leaf_words + SLACK as usize / 8])?;
+            let empty = Shape::<LEAF, INNER>::leaf_words(0) + SLACK as usize / 8;
+            let root = tx.alloc_partly(8 * Shape::<LEAF, INNER>::LEAF_WORDS + SLACK as usize, 8 * empty)?;
+            tx.init(root, &vec![0; empty])?;
             tx.init(header, &Self::described())?;
             tx.init(header + header::ROOT, &[aligned(root)])?;
             tx.touch(header + header::VERSION)?;

@@ -129,25 +129,28 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
         }
         let mut change = Change::default();
         let stored = Self::word_in(&mut change, key);
-        let mut high = Draft::new(Shape::<LEAF, INNER>::LEAF_WORDS);
-        let separator = match halves {
+        let new_leaf = |entries| Draft::new(Shape::<LEAF, INNER>::leaf_words(entries));
+        let (high, separator) = match halves {
             None => {
                 change.edit(leaf.at, leaf.version, []);
+                let mut high = new_leaf(1);
                 high.add(stored, value, print);
-                Self::word_in(&mut change, key)
+                (high, Self::word_in(&mut change, key))
             }
             Some(halves) => {
                 let Some((low, least)) = halves else { return Err(self.tree.damaged("a leaf's key is none")) };
+                let is_high = key >= least.borrow();
+                let mut high = new_leaf((full & !low).count_ones() as usize + usize::from(is_high));
                 for (stored, value, print) in slots(full & !low).map(|slot| entry_of(&was, slot)) {
                     high.add(Word::Is(stored), value, print);
                 }
-                if key >= least.borrow() {
+                if is_high {
                     high.add(stored, value, print);
                     change.edit(leaf.at, leaf.version, [(1, Word::Is(low))]);
                 } else {
                     change.edit(leaf.at, leaf.version, added(&was, low, stored, value, print));
                 }
-                Self::word_in(&mut change, least.borrow())
+                (high, Self::word_in(&mut change, least.borrow()))
             }
         };
         let new = change.add(0, high);
@@ -183,26 +186,22 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpSession<'_, K, LE
             let middle = if step.child == INNER { INNER - 1 } else { INNER / 2 };
             let high = Inner { level, keys: inner.keys.split_off(middle + 1), children: inner.children.split_off(middle + 1) };
             separator = inner.keys.pop().expect("the middle key");
-            change.rewrite(step.node, step.version, &was, inner.draft::<LEAF, INNER>(Some(&was)));
-            new = change.add(level, high.draft::<LEAF, INNER>(None));
+            change.rewrite(step.node, step.version, &was, inner.draft::<LEAF, INNER>(), Shape::<LEAF, INNER>::inner_has);
+            new = change.add(level, high.draft::<LEAF, INNER>());
             left = step.node;
         }
         if level == LEVELS_MAX {
             return Err(self.tree.damaged("the tree has more levels than there can be"));
         }
         let root = Inner { level: level + 1, keys: vec![separator], children: vec![Word::Is(left), new] };
-        let root = change.add(level + 1, root.draft::<LEAF, INNER>(None));
+        let root = change.add(level + 1, root.draft::<LEAF, INNER>());
         self.set_root(change, path, root, level + 1);
         Ok(true)
     }
 
     /// The tree's root word becomes that node.
     pub(super) fn set_root(&self, change: &mut Change, path: &Path, root: Word, level: u64) {
-        let was = [path.header_version, path.root, path.level];
-        let mut draft = Draft::of(&was);
-        draft.put(1, root);
-        draft.put(2, Word::Is(level));
-        change.rewrite(self.tree.header + header::VERSION, path.header_version, &was, draft);
+        change.edit(self.tree.header + header::VERSION, path.header_version, [(1, root), (2, Word::Is(level))]);
     }
 }
 

@@ -1,7 +1,11 @@
 //! Replaying: the image is that of the records in the order of their timestamps, however many threads, whoever does it.
 
+use std::collections::HashSet;
+
 use towa_media::RamMedium;
 
+use super::super::cursor::Cursor;
+use super::super::record;
 use super::*;
 
 /// Appends records to all lanes, timestamps across them, and gives the heads after each.
@@ -179,5 +183,39 @@ fn a_frontier_in_the_midst_of_a_chunk_is_an_error() {
             let applied = Replayer::of(&heap).unwrap().apply(&[head, 0, 0], 1, &mut || ());
             assert_eq!(applied.is_ok(), is_possible, "{frontier}: {applied:?}");
         }
+    }
+}
+
+/// Long records between short ones, and a lane that goes round: what a short one writes was named while there was time to fetch it.
+#[test]
+fn what_comes_is_named_in_advance() {
+    let heap = Heap::create(RamMedium::anonymous(), &options()).unwrap();
+    let lanes = heap.lanes();
+    lanes.provide(0).unwrap();
+    let (mut random, mut head, mut tail, mut ts) = (Random(5), 0, 0, 0);
+    while head < 3 * LANE_LEN {
+        while head - tail < LANE_LEN / 2 {
+            ts += 1;
+            let words = if random.next(8) == 0 { 200 } else { 1 + random.next(4) };
+            let first = DATA + random.next(10_000) * 8;
+            let record = Written { ts, lane: 0, words: (0..words).map(|n| (first + n * 24, n)).collect() };
+            head = lanes.append(0, head, &record.builder()).unwrap();
+        }
+        let seed = record::lane_seed(&lanes.geometry.uuid, lanes.generation(), 0);
+        let mut cursor = Cursor::new(&*lanes.region, &lanes.geometry, 0, seed, (tail, head), true);
+        let (mut named, mut looked_at) = (HashSet::new(), 0);
+        while cursor.find().unwrap().is_ok_and(|found| found) {
+            let position = cursor.position;
+            let few = record::few(cursor.record().unwrap());
+            let is_named = few.is_none_or(|few| few.numbers().all(|word| named.contains(&(word / 8))));
+            assert!(position == tail || is_named, "at {position}");
+            cursor.ahead(|word| {
+                looked_at += 1;
+                named.insert(word / 8);
+            });
+        }
+        assert!(cursor.is_at_end());
+        assert!(looked_at as u64 <= 4 * (head - tail) / 64, "each line once");
+        tail = head;
     }
 }
