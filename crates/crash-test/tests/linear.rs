@@ -62,13 +62,13 @@ fn an_fptree_of_byte_strings_is_linearizable() {
 #[test]
 fn a_bptree_of_numbers_is_linearizable() {
     bptree::<u64, 4, 4>(Commit::Strict, Checkpointer::Thread);
-    bptree::<u64, 48, 30>(Commit::Strict, Checkpointer::Thread);
+    bptree::<u64, 48, 62>(Commit::Strict, Checkpointer::Thread);
 }
 
 #[test]
 fn a_bptree_of_byte_strings_is_linearizable() {
     bptree::<[u8], 4, 4>(Commit::Strict, Checkpointer::Thread);
-    bptree::<[u8], 48, 30>(Commit::Strict, Checkpointer::Thread);
+    bptree::<[u8], 48, 62>(Commit::Strict, Checkpointer::Thread);
 }
 
 #[test]

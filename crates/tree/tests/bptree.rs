@@ -34,7 +34,7 @@ fn model_test<K: Make + ?Sized, const LEAF: usize, const INNER: usize>(options: 
 fn numbers_as_a_model_has_them() {
     for tm in ways() {
         model_test::<u64, 8, 4>(&options(tm), 600, 6, 8000);
-        model_test::<u64, 48, 30>(&options(tm), 4000, 4, 20_000);
+        model_test::<u64, 48, 62>(&options(tm), 4000, 4, 20_000);
     }
 }
 
@@ -42,7 +42,7 @@ fn numbers_as_a_model_has_them() {
 fn byte_strings_as_a_model_has_them() {
     for tm in ways() {
         model_test::<[u8], 8, 4>(&options(tm), 600, 6, 8000);
-        model_test::<[u8], 48, 30>(&options(tm), 3000, 3, 12_000);
+        model_test::<[u8], 48, 62>(&options(tm), 3000, 3, 12_000);
     }
 }
 
@@ -266,7 +266,7 @@ fn fill_up<K: Make + ?Sized, const LEAF: usize, const INNER: usize>(tm: TmChoice
 fn a_full_heap_loses_nothing() {
     for tm in ways() {
         fill_up::<u64, 8, 4>(tm);
-        fill_up::<u64, 48, 30>(tm);
+        fill_up::<u64, 48, 62>(tm);
         fill_up::<[u8], 8, 4>(tm);
     }
 }

@@ -52,7 +52,7 @@ pub use session::BpSession;
 /// `LEAF` and `INNER` are the entries of a leaf and the keys of an inner node; others than the defaults are for tests, which want deep
 /// trees of few keys. A tree is opened with the sizes that it was created with.
 #[derive(Debug)]
-pub struct BpTree<K: ?Sized, const LEAF: usize = 48, const INNER: usize = 30> {
+pub struct BpTree<K: ?Sized, const LEAF: usize = 48, const INNER: usize = 62> {
     pool: Pool,
     header: Addr,
     _keys: PhantomData<fn(&K)>,
