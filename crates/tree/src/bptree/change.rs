@@ -142,7 +142,7 @@ fn free_list(tree: Addr, level: u64) -> Addr {
     tree + if level == 0 { header::FREE_LEAVES } else { header::FREE_INNERS }
 }
 
-/// A node out of the tree's own free list, or a new one of which the first `filled` words will be initialised: whether it is new.
+/// A node out of the tree's own free list, or a [new](new_node) one: whether it is new.
 fn take_node<const L: usize, const I: usize>(
     tx: &mut Tx<'_>,
     tree: Addr,
@@ -160,6 +160,11 @@ fn take_node<const L: usize, const I: usize>(
         tx.write_guarded(list, next)?;
         return Ok((first, false));
     }
+    Ok((new_node::<L, I>(tx, level, filled)?, true))
+}
+
+/// A new node, of which the first `filled` words will be initialised.
+pub(super) fn new_node<const L: usize, const I: usize>(tx: &mut Tx<'_>, level: u64, filled: usize) -> Result<Addr, Abort> {
     let slack = SLACK as usize;
     let block = tx.alloc_partly(8 * Shape::<L, I>::words(level) + slack, 8 * filled + slack)?;
     // What is logged beside the node should be no one's old bytes.
@@ -167,7 +172,7 @@ fn take_node<const L: usize, const I: usize>(
     let before = (node - block) as usize / 8;
     tx.init(block, &zeros[..before])?;
     tx.init(node + 8 * filled as u64, &zeros[before..])?;
-    Ok((node, true))
+    Ok(node)
 }
 
 fn give_node(tx: &mut Tx<'_>, tree: Addr, node: Addr, level: u64) -> Result<(), Abort> {

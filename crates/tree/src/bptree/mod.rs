@@ -74,13 +74,13 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             let block = tx.alloc((header::LEN + SLACK) as usize)?;
             let header = aligned(block);
             tx.init(block, &[0; ((header::LEN + SLACK) / 8) as usize])?;
-            let empty = Shape::<LEAF, INNER>::leaf_words(0) + SLACK as usize / 8;
-            let root = tx.alloc_partly(8 * Shape::<LEAF, INNER>::LEAF_WORDS + SLACK as usize, 8 * empty)?;
+            let empty = Shape::<LEAF, INNER>::leaf_words(0);
+            let root = change::new_node::<LEAF, INNER>(tx, 0, empty)?;
             tx.init(root, &vec![0; empty])?;
             tx.init(header, &Self::described())?;
-            tx.init(header + header::ROOT, &[aligned(root)])?;
+            tx.init(header + header::ROOT, &[root])?;
             tx.touch(header + header::VERSION)?;
-            tx.touch(aligned(root) + VERSION)?;
+            tx.touch(root + VERSION)?;
             let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(header as usize)).expect("an address in the heap");
             tx.create_root(name, Root { ptr, type_tag: ROOT_TAG, size: header::LEN })?;
             Ok(header)
