@@ -78,9 +78,10 @@ impl Allocator {
         for &(class, index, epoch) in &journal.slabs {
             self.classes[class].lock().release_hold(index, epoch);
         }
-        let mut runs = self.runs.lock();
-        for &run in &journal.runs {
-            runs.insert(run);
+        // Mostly there are none, and the lock is one word that all threads write.
+        if !journal.runs.is_empty() {
+            let mut runs = self.runs.lock();
+            journal.runs.iter().for_each(|run| runs.insert(*run));
         }
     }
 }
