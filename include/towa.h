@@ -119,6 +119,7 @@ typedef struct towa_thread towa_thread; /* one thread's registration with one po
 #define TOWA_EAGER 1u                  /* load everything at open instead of as touched */
 #define TOWA_DETECT_FORGOTTEN_MARKS 2u /* compare heap and image; slow, for tests; see towa_pool_forgotten_marks */
 #define TOWA_MANUAL 4u                 /* checkpoints happen in towa_pool_checkpoint only */
+#define TOWA_PREFAULT 8u               /* take the heap's memory at open instead of as touched: heap_len bytes */
 
 /* How to open a pool. Start from TOWA_OPTIONS_INIT; zero in any other field means the default. */
 typedef struct towa_options {

@@ -91,6 +91,7 @@ typedef struct towa_dtx towa_dtx;               /* the running transaction: for 
 /* towa_dtx_options.flags */
 #define TOWA_DTX_EAGER 1u    /* load everything at open instead of as touched */
 #define TOWA_DTX_VOLATILE 2u /* keeps nothing, needs no path: the cost of transactions alone */
+#define TOWA_DTX_PREFAULT 4u /* take the heap's memory at open instead of as touched: heap_len bytes */
 
 /* How to open a pool. Start from TOWA_DTX_OPTIONS_INIT; zero in any other field means the default. */
 typedef struct towa_dtx_options {

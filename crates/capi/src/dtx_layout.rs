@@ -12,6 +12,8 @@ use towa_tx::{Checkpointer, Commit, Tm, TmChoice};
 pub const DTX_EAGER: u32 = 1;
 /// `towa_dtx_options.flags`: keeps nothing.
 pub const DTX_VOLATILE: u32 = 2;
+/// `towa_dtx_options.flags`: take the heap's memory at open.
+pub const DTX_PREFAULT: u32 = 4;
 /// What an access gives when another transaction was in the way.
 pub const DTX_AGAIN: c_int = -64;
 
@@ -31,7 +33,7 @@ pub struct DtxOptions {
     pub commit: u32,
     /// `TOWA_DTX_CHECKPOINTER_THREAD` (0), `_PROCESS` (1), `_MANUAL` (2).
     pub checkpointer: u32,
-    /// `TOWA_DTX_EAGER`, `TOWA_DTX_VOLATILE`.
+    /// `TOWA_DTX_EAGER`, `TOWA_DTX_VOLATILE`, `TOWA_DTX_PREFAULT`.
     pub flags: u32,
     /// Logs of the pool.
     pub lanes: u32,
@@ -84,10 +86,11 @@ impl DtxOptions {
             },
             ..towa_tx::Options::default()
         };
-        if self.flags & !(DTX_EAGER | DTX_VOLATILE) != 0 {
+        if self.flags & !(DTX_EAGER | DTX_VOLATILE | DTX_PREFAULT) != 0 {
             return Err(unknown("flags", self.flags));
         }
         engine.eager = self.flags & DTX_EAGER != 0;
+        engine.prefault = self.flags & DTX_PREFAULT != 0;
         let lens = [("heap_len", self.heap_len), ("lane_len", self.lane_len)];
         if let Some((field, len)) = lens.into_iter().find(|l| l.1 > LEN_MAX) {
             return Err(Failure::invalid(format!("towa_dtx_options.{field} is {len} bytes, more than a process can address")));

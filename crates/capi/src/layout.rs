@@ -19,7 +19,7 @@ pub struct Options {
     pub mode: u32,
     /// `TOWA_MEDIUM_DETECT` (0), `_DAX` (1), `_FILE` (2), `_RAM` (3).
     pub medium: u32,
-    /// `TOWA_EAGER`, `TOWA_DETECT_FORGOTTEN_MARKS`, `TOWA_MANUAL`.
+    /// `TOWA_EAGER`, `TOWA_DETECT_FORGOTTEN_MARKS`, `TOWA_MANUAL`, `TOWA_PREFAULT`.
     pub flags: u32,
     /// Persister threads.
     pub persisters: u32,
@@ -84,6 +84,8 @@ pub const EAGER: u32 = 1;
 pub const DETECT_FORGOTTEN_MARKS: u32 = 2;
 /// `towa_options.flags`: no checkpoints by themselves.
 pub const MANUAL: u32 = 4;
+/// `towa_options.flags`: take the heap's memory at open.
+pub const PREFAULT: u32 = 8;
 
 /// More microseconds than this are this many: nanoseconds fit in 64 bits.
 pub(crate) const INTERVAL_US_MAX: u64 = u64::MAX / 1000;
@@ -145,12 +147,13 @@ impl Options {
             other => return Err(unknown("mode", other)),
         };
         engine.medium = medium_of(self.medium).map_err(|()| unknown("medium", self.medium))?;
-        if self.flags & !(EAGER | DETECT_FORGOTTEN_MARKS | MANUAL) != 0 {
+        if self.flags & !(EAGER | DETECT_FORGOTTEN_MARKS | MANUAL | PREFAULT) != 0 {
             return Err(unknown("flags", self.flags));
         }
         engine.eager = self.flags & EAGER != 0;
         engine.detect_forgotten_marks = self.flags & DETECT_FORGOTTEN_MARKS != 0;
         engine.manual = self.flags & MANUAL != 0;
+        engine.prefault = self.flags & PREFAULT != 0;
         engine.persisters = self.persisters as usize;
         if let Some((field, len)) = [("heap_len", self.heap_len), ("log_len", self.log_len)].into_iter().find(|l| l.1 > LEN_MAX) {
             return Err(Failure::invalid(format!("towa_options.{field} is {len} bytes, more than a process can address")));

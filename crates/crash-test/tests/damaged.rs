@@ -75,7 +75,7 @@ fn open(medium: &SimMedium, files: &Files) -> Option<String> {
     let before = writes(medium);
     let verdict = verify(medium, Door::Epoch, &mut |_, _| ());
     assert_eq!(writes(medium), before, "verify wrote");
-    match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true }) {
+    match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false }) {
         Err(e) => {
             assert_eq!(writes(medium), before, "refused ({e}), but wrote");
             assert!(verdict.is_err(), "open refuses ({e}) what verify finds sound");
@@ -257,6 +257,6 @@ fn garbage_is_refused() {
             files.regions.iter().map(|(name, _)| (*name, (0..len).map(|_| rng.random()).collect())).collect();
         open(&medium_of(&regions), &files).expect("refused");
     }
-    let error = Heap::open(Arc::new(SimMedium::new(Model::Line)), &OpenOptions { door: Door::Epoch, eager: true });
+    let error = Heap::open(Arc::new(SimMedium::new(Model::Line)), &OpenOptions { door: Door::Epoch, eager: true, prefault: false });
     assert!(matches!(error, Err(Error::Missing { .. })));
 }

@@ -157,7 +157,8 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
     for (moments, part) in kills {
         let at = moments[rng.random_range(0..moments.len())];
         let medium = killed(&trace, at);
-        let heap = Heap::open(std::sync::Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true });
+        let heap =
+            Heap::open(std::sync::Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false });
         medium.note(heap.expect("a killed process leaves a sound pool").recovery().epoch);
         let (trace, history) = (medium.trace(), all[0].history.clone());
         let end = trace.len();

@@ -70,7 +70,7 @@ fn open(medium: &SimMedium) -> Result<Found, String> {
     let before = writes(medium);
     let verdict = verify(medium, Door::Tx, &mut |_, _| ());
     assert_eq!(writes(medium), before, "verify wrote");
-    let opened = Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true });
+    let opened = Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true, prefault: false });
     match opened {
         Err(e) => {
             assert_eq!(writes(medium), before, "refused ({e}), but wrote");
@@ -180,7 +180,7 @@ fn truncated_files_are_refused() {
 fn another_door_is_refused_by_name() {
     let medium = medium_of(&pool(5));
     let before = writes(&medium);
-    let refusal = Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true });
+    let refusal = Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false });
     let refusal = refusal.expect_err("a pool of transactions is no pool of epochs");
     assert!(matches!(refusal, Error::WrongDoor { .. }) && refusal.to_string().contains("tx"), "{refusal}");
     assert_eq!(writes(&medium), before);

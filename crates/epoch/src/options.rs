@@ -30,6 +30,9 @@ pub struct Options {
     pub persisters: usize,
     /// Load everything at open instead of as touched.
     pub eager: bool,
+    /// Take the memory of the whole heap when it is created or opened, instead of as it is first stored to, which the kernel zeroes 2 MiB at a
+    /// time while a thread waits. Takes `heap_len` bytes. (What an opened pool holds already comes as touched, or with `eager`.)
+    pub prefault: bool,
     /// Which medium: `None` detects it from the path.
     pub medium: Option<towa_media::Kind>,
     /// Address of the heap; fixed at creation; `None` picks one.
@@ -49,6 +52,7 @@ impl Default for Options {
             mode: Mode::NonStop,
             persisters: 0,
             eager: false,
+            prefault: false,
             medium: None,
             base: None,
             detect_forgotten_marks: false,

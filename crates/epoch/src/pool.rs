@@ -72,18 +72,22 @@ impl Pool {
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         let log = LogShape::Ring { len: options.log_len };
-        let create = CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base };
+        let create =
+            CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault };
         Self::start(Heap::create(medium, &create)?, options)
     }
 
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
-        Self::start(Heap::open(medium, &OpenOptions { door: Door::Epoch, eager: options.eager })?, options)
+        Self::start(
+            Heap::open(medium, &OpenOptions { door: Door::Epoch, eager: options.eager, prefault: options.prefault })?,
+            options,
+        )
     }
 
     /// A pool that keeps nothing ([`Mode::Volatile`]).
     pub fn volatile(options: &Options) -> Result<Pool> {
-        Self::start(Heap::volatile(options.heap_len)?, options)
+        Self::start(Heap::volatile(options.heap_len, options.prefault)?, options)
     }
 
     fn start(heap: Heap, options: &Options) -> Result<Pool> {

@@ -44,6 +44,7 @@ fn main() {
             heap_len: HEAP_LEN,
             log: LogShape::Lanes { count: lanes, lane_len: LANE_LEN },
             base: None,
+            prefault: false,
         };
         let heap = Heap::create(RamMedium::anonymous(), &options).expect("a pool");
         heap.image().reserve(0, HEAP_LEN).expect("space");

@@ -18,6 +18,7 @@ use crate::alloc::CHUNK;
 use crate::heap::Heap;
 use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
 use crate::log::RING_MIN;
+use crate::open::How;
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
 use crate::{Error, Result, names, roots};
@@ -58,23 +59,25 @@ pub struct CreateOptions {
     pub log: LogShape,
     /// Address of the working copy; `None` picks one.
     pub base: Option<usize>,
+    /// Provide all memory of the working copy now, instead of as touched.
+    pub prefault: bool,
 }
 
 impl Heap {
     /// Creates a pool on `medium`. A pool that is there already is an error, and so are files of its names that no interrupted creation
     /// left; what one left is removed. Creation that fails leaves nothing.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Heap> {
-        Self::create_like(medium, new_superblock(options)?)
+        Self::create_like(medium, new_superblock(options)?, options.prefault)
     }
 
     /// [`create`](Self::create) with so many commit slots (4 at least), and a log that begins at position `tail` (a multiple of 64, within the
     /// ring): near the ring's end it soon wraps, and so do few slots. For crash tests.
     #[doc(hidden)]
     pub fn create_with_log(medium: Arc<dyn Medium>, options: &CreateOptions, commit_slots: u32, tail: u64) -> Result<Heap> {
-        Self::create_like(medium, Superblock { commit_slots, tail, ..new_superblock(options)? })
+        Self::create_like(medium, Superblock { commit_slots, tail, ..new_superblock(options)? }, options.prefault)
     }
 
-    fn create_like(medium: Arc<dyn Medium>, sb: Superblock) -> Result<Heap> {
+    fn create_like(medium: Arc<dyn Medium>, sb: Superblock, prefault: bool) -> Result<Heap> {
         let lock = medium.lock()?;
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });
@@ -82,10 +85,13 @@ impl Heap {
         let left = leftovers(&*medium)?;
         // The likeliest thing to be refused: ask for it before there are files.
         let working = Working::fresh(&sb)?;
+        if prefault {
+            working.prefault()?;
+        }
         if !left.is_empty() {
             remove(&*medium)?;
         }
-        let start = |sb| Self::start(Arc::clone(&medium), lock, sb, false, Some(working));
+        let start = |sb| Self::start(Arc::clone(&medium), lock, sb, How::Created(working));
         write_new_pool(&*medium, sb).and_then(start).inspect_err(|_| {
             let _ = remove(&*medium);
         })

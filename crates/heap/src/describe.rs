@@ -111,7 +111,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let medium = towa_media::open_dir(dir.path(), None, false).unwrap();
         assert!(matches!(describe(&*medium), Err(Error::Missing { .. })));
-        let options = CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log: crate::LogShape::Ring { len: None }, base: None };
+        let options = CreateOptions {
+            door: Door::Epoch,
+            heap_len: 8 << 20,
+            log: crate::LogShape::Ring { len: None },
+            base: None,
+            prefault: false,
+        };
         let heap = Heap::create(medium.clone(), &options).unwrap();
         let found = describe(&*medium).unwrap();
         assert_eq!((found.heap_len, found.generation, found.clean), (8 << 20, 1, false));
@@ -126,7 +132,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || {
             let medium = towa_media::open_dir(dir.path(), None, false).unwrap();
-            Heap::open(medium, &crate::OpenOptions { door: Door::Epoch, eager: false }).unwrap_err()
+            Heap::open(medium, &crate::OpenOptions { door: Door::Epoch, eager: false, prefault: false }).unwrap_err()
         };
         assert!(matches!(open(), Error::Missing { .. }));
         std::fs::write(dir.path().join("superblock"), [7; 9000]).unwrap();

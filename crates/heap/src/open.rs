@@ -30,6 +30,16 @@ pub struct OpenOptions {
     pub door: Door,
     /// Load everything now, instead of as touched.
     pub eager: bool,
+    /// Provide the memory of all that is not in use yet now, instead of as touched.
+    pub prefault: bool,
+}
+
+/// Where a heap's working copy comes from.
+pub(crate) enum How<'o> {
+    /// It is that of a pool that was created just now.
+    Created(Working),
+    /// From the pool's image.
+    Opened(&'o OpenOptions),
 }
 
 impl Heap {
@@ -40,24 +50,21 @@ impl Heap {
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;
-        Self::start(medium, lock, sb, options.eager, None)
+        Self::start(medium, lock, sb, How::Opened(options))
     }
 
-    /// A heap that keeps nothing.
-    pub fn volatile(heap_len: u64) -> Result<Heap> {
+    /// A heap that keeps nothing. `prefault`: as in [`OpenOptions`].
+    pub fn volatile(heap_len: u64, prefault: bool) -> Result<Heap> {
         let len = check_heap_len(heap_len)?;
         let working = Working { mapped: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
+        if prefault {
+            working.prefault()?;
+        }
         Self::assemble(working, len, Recovery::default(), CHUNK, None, "volatile heap".into())
     }
 
-    /// Recovers the pool and puts the heap together. `fresh`: the working copy of a pool that was created just now.
-    pub(crate) fn start(
-        medium: Arc<dyn Medium>,
-        lock: Box<dyn Send + Sync>,
-        mut sb: Superblock,
-        eager: bool,
-        fresh: Option<Working>,
-    ) -> Result<Heap> {
+    /// Recovers the pool and puts the heap together.
+    pub(crate) fn start(medium: Arc<dyn Medium>, lock: Box<dyn Send + Sync>, mut sb: Superblock, how: How<'_>) -> Result<Heap> {
         let began = Instant::now();
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
@@ -66,12 +73,9 @@ impl Heap {
         let checked = std::mem::replace(found.overlay(), Overlay::new(0)).check(&*image, &sb, frontier);
         checked.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
         // The address is the likeliest thing to be refused: ask for it before anything is written.
-        let is_fresh = fresh.is_some();
-        let lazy = !is_fresh && !eager && image.file().is_some();
-        let working = match fresh {
-            Some(working) => working,
-            None if lazy => Working::lazy(&*image, &sb, frontier)?,
-            None => Working::fresh(&sb)?,
+        let (working, to_load) = match how {
+            How::Created(working) => (working, false),
+            How::Opened(options) => Working::to_open(options, &*image, &sb, frontier)?,
         };
         // Nothing is left that could be refused: from here on it is written.
         let sign = medium.sign();
@@ -88,7 +92,7 @@ impl Heap {
         let (redo, chain_end, recovered, mut recovery) =
             found.replay(&*medium, &image, &log_region, &*superblock_region, &mut sb)?;
         (recovery.clean, recovery.elapsed) = (was_clean, began.elapsed());
-        if !is_fresh && !lazy {
+        if to_load {
             load(&*image, &working, frontier)?;
         }
         let pool = medium.location();

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use towa_media::{Mapping, Region};
 
-use crate::Result;
 use crate::superblock::Superblock;
+use crate::{OpenOptions, Result};
 
 /// The working copy: `mapped` (a private mapping of the image, where a lazily opened pool's old bytes are) and after it
 /// `anonymous` (everything else).
@@ -22,13 +22,23 @@ pub(crate) struct Working {
 }
 
 impl Working {
+    /// Of a pool that is opened so; with it, whether what lies before `frontier` is yet to be [loaded](load).
+    pub fn to_open(options: &OpenOptions, image: &dyn Region, sb: &Superblock, frontier: u64) -> Result<(Working, bool)> {
+        let lazy = !options.eager && image.file().is_some();
+        let working = if lazy { Self::lazy(image, sb, frontier)? } else { Self::fresh(sb)? };
+        if options.prefault {
+            working.prefault()?;
+        }
+        Ok((working, !lazy))
+    }
+
     /// All anonymous, zeroed.
     pub fn fresh(sb: &Superblock) -> Result<Working> {
         Self::map(None, sb, 0)
     }
 
     /// The first `mapped_len` bytes come from `image` as touched.
-    pub fn lazy(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
+    fn lazy(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
         let mapped = Mapping::private(image, Some(sb.base as usize), mapped_len as usize)?;
         Self::map(Some(mapped), sb, mapped_len)
     }
@@ -39,6 +49,11 @@ impl Working {
         // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
         let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;
         Ok(Working { mapped, anonymous })
+    }
+
+    /// Provides the memory of all that is not mapped from the image.
+    pub fn prefault(&self) -> Result<()> {
+        Ok(self.anonymous.provide()?)
     }
 
     pub fn base(&self) -> NonNull<u8> {

@@ -62,7 +62,7 @@ fn main() {
     let argument = |n: usize| std::env::args().nth(n).and_then(|a| a.parse::<f64>().ok());
     let (count, threads) = ((argument(1).unwrap_or(2.5) * 1e6) as u64, argument(2).unwrap_or(1.0) as u64);
     let lookups = argument(3).unwrap_or(1.0) as u64;
-    let options = Options { heap_len: 1 << 30, lanes: 8, ..Options::default() };
+    let options = Options { heap_len: 1 << 30, lanes: 8, prefault: true, ..Options::default() };
     let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &options).unwrap();
     let bptree = BpTree::<u64>::create(&pool, "map").unwrap();
     let paper = PaperTree::open_or_create(&pool, "paper").unwrap();

@@ -88,6 +88,9 @@ pub struct Options {
     pub interval: Duration,
     /// Load everything at open instead of as touched.
     pub eager: bool,
+    /// Take the memory of the whole heap when it is created or opened, instead of as it is first stored to, which the kernel zeroes 2 MiB at a
+    /// time while a thread waits. Takes `heap_len` bytes. (What an opened pool holds already comes as touched, or with `eager`.)
+    pub prefault: bool,
     /// Which medium: `None` detects it from the path.
     pub medium: Option<towa_media::Kind>,
     /// Address of the heap; fixed at creation; `None` picks one.
@@ -106,6 +109,7 @@ impl Default for Options {
             checkpointer: Checkpointer::Thread,
             interval: Duration::from_millis(10),
             eager: false,
+            prefault: false,
             medium: None,
             base: None,
         }

@@ -66,7 +66,8 @@ impl Pool {
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         options.check_to_create()?;
         let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
-        let create = CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base };
+        let create =
+            CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault };
         Self::start(Heap::create(medium, &create)?, options)
     }
 
@@ -74,7 +75,8 @@ impl Pool {
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         engine::choose(options.tm)?;
         meeting::wait_for_former_checkpointer(&*medium)?;
-        let heap = Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager })?;
+        let heap =
+            Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager, prefault: options.prefault })?;
         Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();
         options.check(heap.lanes().count())?;
         Self::start(heap, options)
@@ -82,7 +84,7 @@ impl Pool {
 
     /// A pool that keeps nothing: the cost of transactions alone.
     pub fn volatile(options: &Options) -> Result<Pool> {
-        Self::start(Heap::volatile(options.heap_len)?, options)
+        Self::start(Heap::volatile(options.heap_len, options.prefault)?, options)
     }
 
     fn start(heap: Heap, options: &Options) -> Result<Pool> {

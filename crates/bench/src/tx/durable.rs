@@ -36,6 +36,8 @@ fn options(site: &Site, tm: TmChoice) -> Options {
         lanes: site.threads as u32 + 2,
         lane_len: LOG_BYTES_PER_THREAD,
         tm,
+        // The FPTree's memory is the medium's, all of which is there beforehand, too.
+        prefault: true,
         ..Options::default()
     }
 }

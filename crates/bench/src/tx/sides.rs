@@ -9,7 +9,6 @@
 //! measured; a side that fails is told and left out of the rest, and the others go on.
 
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -50,10 +49,7 @@ pub fn site(scratch: &Scratch, name: &str, keys: u64, threads: usize, model: Opt
 /// it anew page by page, which takes some ten times as long as clearing it. All of it is touched, and free again.
 fn warm_up(keys: u64, threads: usize) -> Result<()> {
     let bytes = 3 * keys * BYTES_PER_KEY + threads as u64 * LOG_BYTES_PER_THREAD;
-    let memory = Mapping::anonymous(None, bytes as usize, true)?;
-    let first = NonNull::new(memory.as_ptr()).expect("a mapping is not at address 0");
-    towa_media::map_ahead(NonNull::slice_from_raw_parts(first, memory.len()));
-    Ok(())
+    Ok(Mapping::anonymous(None, bytes as usize, true)?.provide()?)
 }
 
 impl Side for Box<dyn Contender> {

@@ -273,7 +273,7 @@ static void test_detector(void)
 {
     towa_options o = small;
     struct item *p;
-    o.flags = TOWA_MANUAL | TOWA_DETECT_FORGOTTEN_MARKS;
+    o.flags = TOWA_MANUAL | TOWA_DETECT_FORGOTTEN_MARKS | TOWA_PREFAULT;
     o.medium = TOWA_MEDIUM_RAM; /* its image is compared at every epoch */
     OK(towa_init(path, &o));
     OK(towa_thread_init());

@@ -203,7 +203,7 @@ static void test_options(void)
     WRONG(tm, 4, TOWA_EINVAL, "tm");
     WRONG(commit, 2, TOWA_EINVAL, "commit");
     WRONG(checkpointer, 3, TOWA_EINVAL, "checkpointer");
-    WRONG(flags, 4, TOWA_EINVAL, "flags");
+    WRONG(flags, 8, TOWA_EINVAL, "flags");
     WRONG(heap_len, UINT64_MAX, TOWA_EINVAL, "heap_len");
     WRONG(lanes, 65, TOWA_EINVAL, "");
     newer.options.size = sizeof newer;

@@ -67,7 +67,7 @@ static void test_buffered(void)
 static void test_volatile(void)
 {
     struct towa_dtx_stats stats = {.size = sizeof stats};
-    small.flags = TOWA_DTX_VOLATILE;
+    small.flags = TOWA_DTX_VOLATILE | TOWA_DTX_PREFAULT;
     path = NULL;
     begin();
     count_together(0);

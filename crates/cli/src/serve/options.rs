@@ -99,6 +99,9 @@ pub struct ServeArgs {
     /// Read the whole pool at start, instead of as it is touched.
     #[arg(long)]
     pub eager: bool,
+    /// Take the memory for all items at start, instead of as it is first used.
+    #[arg(long)]
+    pub prefault: bool,
     /// Address of a new pool's heap, a multiple of 2 MiB, where the one chosen is taken.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub base: Option<usize>,
@@ -144,6 +147,7 @@ impl ServeArgs {
             log_len: self.log_mb.map(|mb| mb << 20),
             interval: Duration::from_millis(self.interval_ms),
             eager: self.eager,
+            prefault: self.prefault,
             medium: self.medium.map(Into::into),
             base: self.base,
             ..Options::default()

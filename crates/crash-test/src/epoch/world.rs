@@ -226,7 +226,7 @@ fn open(medium: SimMedium, shape: &Shape) -> Result<Pool, String> {
         other => return other.map_err(|e| e.to_string()),
     }
     let log = LogShape::Ring { len: Some(shape.log_len) };
-    let create = CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log, base: Some(free_base()) };
+    let create = CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log, base: Some(free_base()), prefault: false };
     Heap::create_with_log(medium.clone(), &create, shape.commit_slots, shape.log_start).map_err(|e| e.to_string())?;
     Pool::open_on(medium, &options).map_err(|e| e.to_string())
 }

@@ -44,7 +44,7 @@ pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Resu
 
 /// Recovers the pool on `medium`; `None` if there is none.
 pub fn read_image(medium: &SimMedium) -> Result<Option<Found>, String> {
-    let heap = match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true }) {
+    let heap = match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true, prefault: false }) {
         Ok(heap) => heap,
         Err(Error::Missing { .. }) => return Ok(None),
         Err(e) => return Err(format!("recovery refused: {e}")),

@@ -113,13 +113,38 @@ fn what_cannot_be_is_refused_before_there_are_files() {
         assert!(matches!(Heap::create(in_dir(dir.path()), &wrong), Err(Error::Options { .. })), "{wrong:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
-    assert!(matches!(Heap::volatile(u64::MAX), Err(Error::Options { .. })));
+    assert!(matches!(Heap::volatile(u64::MAX, false), Err(Error::Options { .. })));
+}
+
+#[test]
+fn prefault_takes_the_memory_beforehand() {
+    let resident = |heap: &Heap| {
+        let mut pages = vec![0u8; heap.len() as usize / towa_media::PAGE];
+        // SAFETY: the kernel fills in a byte for each page of the working copy.
+        assert_eq!(unsafe { libc::mincore(heap.base().as_ptr().cast(), heap.len() as usize, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|page| **page & 1 == 1).count() as u64 * towa_media::PAGE as u64
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let asked = CreateOptions { prefault: true, ..options() };
+    let heap = Heap::create(in_dir(dir.path()), &asked).unwrap();
+    assert_eq!(resident(&heap), heap.len());
+    heap.close().unwrap();
+    drop(heap);
+    for eager in [false, true] {
+        let open = |prefault| Heap::open(in_dir(dir.path()), &OpenOptions { door: Door::Epoch, eager, prefault }).unwrap();
+        let heap = open(true);
+        let mapped = heap.lazy_part().map_or(0, |mapped| mapped.len() as u64);
+        assert!(resident(&heap) >= heap.len() - mapped, "eager {eager}");
+        drop(heap);
+        assert!(resident(&open(false)) < asked.heap_len, "eager {eager}");
+    }
+    assert_eq!(resident(&Heap::volatile(8 << 20, true).unwrap()), 8 << 20);
 }
 
 /// Refused by open and create alike, with a word that says what to do, and nothing is touched.
 fn refused_untouched(dir: &Path, word: &str) {
     let before = snapshot(dir);
-    let opened = Heap::open(in_dir(dir), &OpenOptions { door: Door::Epoch, eager: true }).unwrap_err();
+    let opened = Heap::open(in_dir(dir), &OpenOptions { door: Door::Epoch, eager: true, prefault: false }).unwrap_err();
     let created = Heap::create(in_dir(dir), &options()).unwrap_err();
     for error in [&opened, &created] {
         assert!(matches!(error, Error::Damaged { .. } | Error::Foreign { .. }), "{error}");

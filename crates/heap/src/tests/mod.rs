@@ -26,7 +26,7 @@ fn options() -> CreateOptions {
     // Pools of tests that run side by side live in one process.
     static NEXT: AtomicUsize = AtomicUsize::new(0x3800_0000_0000);
     let base = Some(NEXT.fetch_add(64 << 20, Relaxed));
-    CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log: LogShape::Ring { len: Some(1 << 20) }, base }
+    CreateOptions { door: Door::Epoch, heap_len: 8 << 20, log: LogShape::Ring { len: Some(1 << 20) }, base, prefault: false }
 }
 
 fn create(medium: &SimMedium) -> Heap {
@@ -34,7 +34,7 @@ fn create(medium: &SimMedium) -> Heap {
 }
 
 fn open(medium: &SimMedium) -> Result<Heap> {
-    Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true })
+    Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false })
 }
 
 /// What opening says of a pool that it must refuse as damaged.

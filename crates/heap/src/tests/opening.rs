@@ -186,7 +186,7 @@ fn pool_in(dir: &Path) {
 fn refused_in(dir: &Path, door: Door) -> Error {
     let before = snapshot(dir);
     let open = || towa_media::open_dir(dir, None, false).unwrap();
-    let error = Heap::open(open(), &OpenOptions { door, eager: false }).unwrap_err();
+    let error = Heap::open(open(), &OpenOptions { door, eager: false, prefault: false }).unwrap_err();
     verify(&*open(), door, &mut |_, _| ()).unwrap_err();
     assert_eq!(snapshot(dir), before, "refused ({error}), but changed");
     error

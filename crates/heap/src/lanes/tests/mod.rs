@@ -29,7 +29,13 @@ fn options() -> CreateOptions {
     // Pools of tests that run side by side live in one process.
     static NEXT: AtomicUsize = AtomicUsize::new(0x3a00_0000_0000);
     let base = Some(NEXT.fetch_add(64 << 20, Relaxed));
-    CreateOptions { door: Door::Tx, heap_len: 8 << 20, log: LogShape::Lanes { count: LANES, lane_len: LANE_LEN }, base }
+    CreateOptions {
+        door: Door::Tx,
+        heap_len: 8 << 20,
+        log: LogShape::Lanes { count: LANES, lane_len: LANE_LEN },
+        base,
+        prefault: false,
+    }
 }
 
 fn create(medium: impl Medium + Clone + 'static) -> Heap {
@@ -37,7 +43,7 @@ fn create(medium: impl Medium + Clone + 'static) -> Heap {
 }
 
 fn open(medium: &SimMedium) -> Result<Heap> {
-    Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true })
+    Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true, prefault: false })
 }
 
 fn both_models() -> [SimMedium; 2] {

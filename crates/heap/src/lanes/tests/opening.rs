@@ -63,7 +63,7 @@ fn a_pool_says_what_it_is() {
         assert!(heap.recovery().clean && heap.recovery().records_replayed == 0 && heap.lanes().generation() == generation + 1);
         assert_eq!(describe(&medium).unwrap().log_live, 0);
         assert!(matches!(
-            Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true }),
+            Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false }),
             Err(Error::WrongDoor { .. })
         ));
     }
