@@ -25,8 +25,8 @@ use super::record::{Few, LINE_WORDS, Words};
 use super::replay::Sink;
 use crate::Result;
 
-/// Lines that are held back together: half a MiB, which the processor keeps at hand between their copying and their storing.
-pub(super) const HELD_MAX: usize = 8 << 10;
+/// Lines that are held back together: some MiB. (With fewer the wait for transactions that run comes more often than it pays.)
+pub(super) const HELD_MAX: usize = 32 << 10;
 /// Lines by which fetching runs ahead.
 const AHEAD: usize = 16;
 /// Lines of a piece of the marks: those of 2 MiB of the heap.
