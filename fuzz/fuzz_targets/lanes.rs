@@ -271,7 +271,7 @@ fn wrote(medium: &SimMedium, events: usize) -> bool {
 /// The heap that opening gives; `None` if it is refused.
 fn opened(medium: &SimMedium, sound: bool) -> Option<Vec<u8>> {
     let before = medium.events();
-    match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true }) {
+    match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Tx, eager: true, prefault: false }) {
         Err(e) => {
             assert!(!wrote(medium, before), "refused ({e}), but wrote");
             // An address that is taken, or memory that is not there, is no damage.

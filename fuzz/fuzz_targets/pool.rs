@@ -131,7 +131,7 @@ fuzz_target!(|input: &[u8]| {
     let before = medium.events();
     let sound = verify(&medium, Door::Epoch, &mut |_, _| ()).is_ok();
     assert!(!wrote(&medium, before), "verify wrote");
-    let open = || Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true });
+    let open = || Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false });
     match open() {
         Err(e) => {
             assert!(!wrote(&medium, before), "refused ({e}), but wrote");
