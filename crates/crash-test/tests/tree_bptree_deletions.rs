@@ -82,22 +82,37 @@ fn is_cut(event: &EventInfo<'_>) -> bool {
     event.range().is_some_and(|(off, _)| off < LANES)
 }
 
-/// Of an event: whether its operation has one record.
-fn records_alone(events: &[EventInfo<'_>]) -> impl Fn(usize) -> bool {
-    let (mut notes, mut records, mut last_was_cut) = (Vec::new(), Vec::new(), false);
-    for (i, event) in events.iter().enumerate() {
-        match event.kind() {
-            EventKind::Note => notes.push(i),
-            EventKind::Fence if event.region() == Some("log") && !last_was_cut => records.push(i),
-            _ if event.region() == Some("log") && event.range().is_some() => last_was_cut = is_cut(event),
-            _ => {}
+/// Where operations end, and where the fences of their records are.
+struct Operations {
+    notes: Vec<usize>,
+    fences: Vec<usize>,
+}
+
+impl Operations {
+    fn of(events: &[EventInfo<'_>]) -> Operations {
+        let (mut notes, mut fences, mut last_was_cut) = (Vec::new(), Vec::new(), false);
+        for (i, event) in events.iter().enumerate() {
+            match event.kind() {
+                EventKind::Note => notes.push(i),
+                // Of a fence: by what was last done to the log.
+                EventKind::Fence if event.region() == Some("log") && !last_was_cut => fences.push(i),
+                _ if event.region() == Some("log") && event.range().is_some() => last_was_cut = is_cut(event),
+                _ => {}
+            }
         }
+        Operations { notes, fences }
     }
-    move |event| {
-        let note = notes.partition_point(|note| *note < event);
-        let began = if note == 0 { 0 } else { notes[note - 1] };
-        let before = |event| records.partition_point(|record| *record < event);
-        before(notes.get(note).copied().unwrap_or(usize::MAX)) - before(began) == 1
+
+    fn is_fence_of_record(&self, event: usize) -> bool {
+        self.fences.binary_search(&event).is_ok()
+    }
+
+    /// Whether the operation of this event has one record.
+    fn is_alone(&self, event: usize) -> bool {
+        let note = self.notes.partition_point(|note| *note < event);
+        let began = if note == 0 { 0 } else { self.notes[note - 1] };
+        let before = |event| self.fences.partition_point(|fence| *fence < event);
+        before(self.notes.get(note).copied().unwrap_or(usize::MAX)) - before(began) == 1
     }
 }
 
@@ -106,17 +121,13 @@ fn named(recorded: &Recorded) -> Vec<(usize, &'static str)> {
     let events: Vec<EventInfo<'_>> = recorded.trace.events().collect();
     let opened = events.iter().position(|e| e.kind() == EventKind::Note).unwrap_or(events.len());
     let from = if recorded.recovery.is_empty() { opened } else { recorded.recovery.start };
-    let is_alone = records_alone(&events);
-    let (mut found, mut last_was_cut) = (Vec::new(), false);
+    let operations = Operations::of(&events);
+    let mut found = Vec::new();
     for (i, event) in events.iter().enumerate() {
         let recovering = recorded.recovery.contains(&i);
-        // Of a fence: by what was last done to the log.
-        if event.region() == Some("log") && event.range().is_some() {
-            last_was_cut = is_cut(event);
-        }
         // The operation ends here.
         let ends = events.get(i + 1).is_some_and(|next| next.kind() == EventKind::Note);
-        let (record, fence) = if is_alone(i) {
+        let (record, fence) = if operations.is_alone(i) {
             ("write-back of a record", "fence of a record")
         } else {
             ("write-back of the last of several records", "fence of the last of several records")
@@ -130,7 +141,7 @@ fn named(recorded: &Recorded) -> Vec<(usize, &'static str)> {
                 Some(after) if after.kind() == EventKind::Note => record,
                 _ => continue,
             },
-            (EventKind::Fence, Some("log")) if ends && !last_was_cut => fence,
+            (EventKind::Fence, Some("log")) if ends && operations.is_fence_of_record(i) => fence,
             (EventKind::WriteBack, Some("image")) => "write-back of the image",
             (EventKind::Fence, Some("image")) => "fence of the image",
             _ => continue,

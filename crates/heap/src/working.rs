@@ -53,7 +53,7 @@ impl Working {
 
     /// Provides the memory of all that is not mapped from the image.
     pub fn prefault(&self) -> Result<()> {
-        Ok(self.anonymous.provide()?)
+        Ok(in_shares(self.anonymous.len() as u64, |from, to| self.anonymous.provide(from as usize, (to - from) as usize))?)
     }
 
     pub fn base(&self) -> NonNull<u8> {
@@ -62,26 +62,31 @@ impl Working {
     }
 }
 
-/// Reads the whole image into the working copy, on as many threads as there are cores.
+/// Reads the whole image into the working copy.
 pub(crate) fn load(image: &dyn Region, working: &Working, upto: u64) -> Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()) as u64;
-    let threads = cores.min(upto.div_ceil(8 << 20)).max(1);
-    let share = upto.div_ceil(threads).next_multiple_of(2 << 20);
     let base = working.base().as_ptr() as usize;
-    let load_share = |i: u64| {
-        let (from, to) = ((i * share).min(upto), ((i + 1) * share).min(upto));
+    let load_share = |from: u64, to: u64| {
         for off in (from..to).step_by(2 << 20) {
             let len = (to - off).min(2 << 20) as usize;
             // SAFETY: shares are disjoint parts of the working copy, which nobody else uses yet.
             let into = unsafe { std::slice::from_raw_parts_mut((base + off as usize) as *mut u8, len) };
             image.read(off, into)?;
         }
-        Ok::<(), towa_media::Error>(())
+        Ok(())
     };
+    Ok(in_shares(upto, load_share)?)
+}
+
+/// Does `work` on parts of `0..upto`, from and to, which are whole huge pages but for the last, on as many threads as there are cores.
+fn in_shares(upto: u64, work: impl Fn(u64, u64) -> towa_media::Result<()> + Sync) -> towa_media::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()) as u64;
+    let threads = cores.min(upto.div_ceil(8 << 20)).max(1);
+    let share = upto.div_ceil(threads).next_multiple_of(2 << 20);
+    let one = |i: u64| work((i * share).min(upto), ((i + 1) * share).min(upto));
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|i| scope.spawn(move || load_share(i))).collect();
-        let mine = load_share(0);
-        others.into_iter().try_for_each(|o| o.join().expect("loading does not panic")).and(mine)
-    })?;
-    Ok(())
+        let one = &one;
+        let others: Vec<_> = (1..threads).map(|i| scope.spawn(move || one(i))).collect();
+        let mine = one(0);
+        others.into_iter().try_for_each(|o| o.join().expect("no panic")).and(mine)
+    })
 }

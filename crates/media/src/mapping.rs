@@ -179,25 +179,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Provides all of its memory now, instead of each page when it is first stored to, on as many threads as there are cores: that is
-    /// the time in which the kernel zeroes it.
-    pub fn provide(&self) -> Result<()> {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let share = self.len.div_ceil(cores).next_multiple_of(HUGE_PAGE);
-        let provide = |from: usize| {
-            let (first, len) = (self.first.wrapping_add(from), share.min(self.len - from));
-            // SAFETY: the range lies in this mapping, whose pages go on to hold what they hold.
-            match unsafe { libc::madvise(first.cast(), len, libc::MADV_POPULATE_WRITE) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        let provided = std::thread::scope(|scope| {
-            let shares: Vec<_> = (0..self.len).step_by(share.max(1)).map(|from| scope.spawn(move || provide(from))).collect();
-            shares.into_iter().try_for_each(|share| share.join().expect("providing does not panic"))
-        });
+    /// Provides the memory of `off..off + len` now, whole pages, instead of each when it is first stored to; the kernel zeroes it meanwhile.
+    pub fn provide(&self, off: usize, len: usize) -> Result<()> {
+        in_range("memory to be provided", off as u64, len as u64, self.len as u64, true)?;
+        let first = self.first.wrapping_add(off);
         let doing = "taking all of this memory at once (a smaller heap, or one without prefault, takes less)";
-        provided.map_err(|source| Error::Io { location: describe(self.first.addr(), self.len), doing, source })
+        populate(first, len).map_err(|source| Error::Io { location: describe(first.addr(), len), doing, source })
     }
 
     /// Advice is a wish: a kernel built without the feature refuses, and all stays correct.
@@ -226,8 +213,15 @@ pub fn advise_huge(bytes: NonNull<[u8]>) {
 /// Has the pages of `bytes` mapped to be written all at once, instead of each by a fault when it is first stored to. A wish, as above; for
 /// what was [reserved](crate::Region::reserve).
 pub fn map_ahead(bytes: NonNull<[u8]>) {
+    let _ = populate(bytes.as_ptr().cast(), bytes.len());
+}
+
+fn populate(first: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: as if each page was stored to and held what it holds; a range that is not mapped is an error.
-    unsafe { libc::madvise(bytes.as_ptr().cast(), bytes.len(), libc::MADV_POPULATE_WRITE) };
+    match unsafe { libc::madvise(first.cast(), len, libc::MADV_POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -290,10 +284,11 @@ mod tests {
         });
         let mapping = Mapping::anonymous(None, len, true).unwrap();
         assert_eq!(resident(&mapping), 0);
-        mapping.provide().unwrap();
+        mapping.provide(0, len).unwrap();
         assert_eq!(resident(&mapping), len / PAGE);
         assert!(bytes(&mapping).iter().all(|b| *b == 0));
-        Mapping::anonymous(None, 0, true).unwrap().provide().unwrap();
+        Mapping::anonymous(None, 0, true).unwrap().provide(0, 0).unwrap();
+        assert!(mapping.provide(PAGE, len).is_err());
     }
 
     #[test]
@@ -304,7 +299,7 @@ mod tests {
         let copy = Mapping::private(&*region, None, 4 * HUGE_PAGE).unwrap();
         // Behind the end of a file there is nothing to copy.
         std::fs::File::options().write(true).open(dir.path().join("image")).unwrap().set_len(PAGE as u64).unwrap();
-        let error = copy.provide().unwrap_err().to_string();
+        let error = copy.provide(0, 4 * HUGE_PAGE).unwrap_err().to_string();
         assert!(error.contains("prefault"), "{error}");
     }
 

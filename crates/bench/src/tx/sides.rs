@@ -49,7 +49,7 @@ pub fn site(scratch: &Scratch, name: &str, keys: u64, threads: usize, model: Opt
 /// it anew page by page, which takes some ten times as long as clearing it. All of it is touched, and free again.
 fn warm_up(keys: u64, threads: usize) -> Result<()> {
     let bytes = 3 * keys * BYTES_PER_KEY + threads as u64 * LOG_BYTES_PER_THREAD;
-    Ok(Mapping::anonymous(None, bytes as usize, true)?.provide()?)
+    Ok(Mapping::anonymous(None, bytes as usize, true)?.provide(0, bytes as usize)?)
 }
 
 impl Side for Box<dyn Contender> {
