@@ -1,8 +1,7 @@
-//! The image is brought up from the working copy while transactions run: of those that do not take effect nothing gets into it, above all
-//! no header of a block. Who does what when is arranged here, for by chance it hardly comes about.
+//! The image is brought up while transactions run: of those that do not take effect nothing gets into it, above all no header of a block,
+//! which is written in place. Who does what when is arranged here, for by chance it hardly comes about.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use towa_media::sim::{Explorer, Model, SimMedium};
@@ -13,7 +12,7 @@ const LARGE: usize = 200_000;
 const LINES: u64 = 1024;
 /// Bytes of small ones.
 const SMALL: usize = 200;
-/// Longer than it takes to copy a few lines; shorter by far than the checkpointer waits for a transaction.
+/// Longer than it takes to write a few lines.
 const A_WHILE: Duration = Duration::from_millis(8);
 
 fn options(base: usize) -> Options {
@@ -79,68 +78,4 @@ fn the_header_of_a_block_that_was_never_allocated_stays_out_of_the_image() {
     drop(thread);
     pool.abandon();
     check(&medium, from, base, 1);
-}
-
-/// Besides, the slab is given up, by a transaction that will not take effect either, before the image is written: whether the copied words
-/// are a header nobody can say then.
-///
-/// ```text
-///   long:         ├──────────────────────────────────┤
-///   allocating:        ├─ block ──────┤ undone
-///   dissolving:                         ├─ slab given up ──────┤ undone
-///   checkpoint:            copy, settle ..............┤ once more, or written
-/// ```
-#[test]
-fn the_header_of_a_block_whose_slab_was_given_up_meanwhile_stays_out_of_the_image() {
-    let medium = SimMedium::new(Model::Line);
-    let base = 0x5210_0000_0000;
-    let (pool, large) = freed(&medium, base);
-    let mut thread = pool.register().unwrap();
-    let small = thread.transaction(|tx| tx.alloc(SMALL)).unwrap();
-    thread.transaction(|tx| tx.free(small)).unwrap();
-    let from = medium.events();
-    let (begun, has_begun) = channel();
-    let (end, ends) = channel();
-    std::thread::scope(|scope| {
-        let pool = &pool;
-        scope.spawn(move || {
-            let mut long = pool.register().unwrap();
-            let aborted = long.transaction_software(|tx| {
-                begun.send(()).unwrap();
-                ends.recv().unwrap();
-                tx.abort::<()>("a test")
-            });
-            assert!(matches!(aborted, Err(Error::Aborted(_))), "{aborted:?}");
-        });
-        has_begun.recv().unwrap();
-        let undone = thread.transaction_software(|tx| {
-            // One of which no record says anything is among them.
-            tx.alloc(SMALL)?;
-            let block = tx.alloc(SMALL)?;
-            assert!((large..large + LINES * 64).contains(&block), "{block:#x} is not in {large:#x}");
-            scope.spawn(|| pool.checkpoint().unwrap());
-            std::thread::sleep(A_WHILE);
-            tx.abort::<()>("a test")
-        });
-        assert!(matches!(undone, Err(Error::Aborted(_))), "{undone:?}");
-        // Its blocks are no thread's.
-        drop(thread);
-        let mut thread = pool.register().unwrap();
-        let slabs = pool.heap().allocator().slabs_dissolved();
-        let undone = thread.transaction_software(|tx| {
-            // One chunk after the other, until none is left but the slab's.
-            let taken = (0..24).try_for_each(|_| match pool.heap().allocator().slabs_dissolved() {
-                now if now == slabs => tx.alloc(LARGE / 2).map(|_| ()),
-                _ => Ok(()),
-            });
-            end.send(()).unwrap();
-            taken?;
-            std::thread::sleep(A_WHILE);
-            tx.abort::<()>("a test")
-        });
-        assert!(matches!(undone, Err(Error::Aborted(_))), "{undone:?}");
-        assert_ne!(pool.heap().allocator().slabs_dissolved(), slabs, "the slab was not given up");
-    });
-    pool.abandon();
-    check(&medium, from, base, 0);
 }

@@ -1,8 +1,8 @@
-//! How long appending a record takes, and applying one (CPU time of one thread; of two threads: wall-clock time), with 1, 2, 4 lanes and 4 words a record in a heap of 1 GiB.
+//! How long appending a record takes, and applying one (CPU time of one thread), with 1, 2, 4 lanes and 4 words a record in a heap of 1 GiB.
 //!
 //! `cargo run --release -p towa-heap --example lane_speed`: anonymous memory stands in for durable memory, and has no delay of its own.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use towa_heap::lanes::{RecordBuilder, Replayer};
 use towa_heap::superblock::Door;
@@ -37,7 +37,7 @@ fn medium_alone() {
 
 fn main() {
     medium_alone();
-    println!("lanes  words near  append ns  append+fence ns  apply ns/record  (two threads)  lines/record");
+    println!("lanes  words near  append ns  append+fence ns    apply ns  lines/record");
     for (lanes, near) in [(1, true), (2, true), (4, true), (1, false), (4, false)] {
         let options = CreateOptions {
             door: Door::Tx,
@@ -55,7 +55,7 @@ fn main() {
         let mut heads = vec![0; lanes as usize];
         let mut record = RecordBuilder::new();
         let mut random = 1u64;
-        let mut figures = [0.0; 4];
+        let mut figures = [0.0; 3];
         let mut lines = 0.0;
         // The first round brings the log's pages.
         for round in 0..6 {
@@ -75,19 +75,17 @@ fn main() {
             }
             heap.lanes().fence().expect("a fence");
             let each = (cpu() - began).as_nanos() as f64 / RECORDS as f64;
-            replayer.set_threads(1 + (round / 2 % 2) as usize);
-            let (began, began_cpu) = (Instant::now(), cpu());
+            let began = cpu();
             let applied = replayer.apply(&heads, u64::MAX, &mut || ()).expect("sound records");
             assert_eq!(applied.records, RECORDS);
-            let took = if round / 2 % 2 == 1 { began.elapsed() } else { cpu() - began_cpu };
-            let apply = took.as_nanos() as f64 / RECORDS as f64;
+            let apply = (cpu() - began).as_nanos() as f64 / RECORDS as f64;
             lines = applied.lines as f64 / RECORDS as f64;
             if round > 1 {
                 figures[(round % 2) as usize] = each;
-                figures[2 + (round / 2 % 2) as usize] = apply;
+                figures[2] = apply;
             }
         }
-        let [append, fenced, one, two] = figures;
-        println!("{lanes:5}  {near:10}  {append:9.1}  {fenced:15.1}  {one:15.1}  {two:13.1}  {lines:12.2}");
+        let [append, fenced, apply] = figures;
+        println!("{lanes:5}  {near:10}  {append:9.1}  {fenced:15.1}  {apply:11.1}  {lines:12.2}");
     }
 }

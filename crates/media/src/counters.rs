@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::LINE;
 use crate::per_thread::PerThread;
 
 /// Running totals since the medium was opened.
@@ -52,11 +53,11 @@ impl Counters {
         add(&self.cells.mine().bytes_stored, bytes);
     }
 
-    /// Bytes of one line, which was written back.
+    /// A line, which was written back.
     #[inline]
-    pub(crate) fn stored_line(&self, bytes: usize) {
+    pub(crate) fn stored_line(&self) {
         let mine = self.cells.mine();
-        add(&mine.bytes_stored, bytes);
+        add(&mine.bytes_stored, LINE);
         add(&mine.write_backs, 1);
     }
 

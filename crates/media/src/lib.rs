@@ -167,13 +167,12 @@ pub trait Region: Send + Sync + fmt::Debug {
     fn store(&self, off: u64, bytes: &[u8]) -> Result<()>;
     /// Starts writing back the lines that hold `off..off + len`.
     fn write_back(&self, off: u64, len: u64);
-    /// [`store`](Self::store)s some words of the line that begins at `off`, those whose bits `mask` has, the lower first; and starts
-    /// [writing it back](Self::write_back).
+    /// [`store`](Self::store)s some words of the line that begins at `off`, those whose bits `mask` has, the lower first.
     ///
     /// # Panics
     /// If no line begins there.
     #[inline]
-    fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+    fn store_words(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
         assert!(off.is_multiple_of(LINE as u64), "no line begins at {off}");
         let mut bytes = [0; LINE];
         bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_ne_bytes()));
@@ -184,6 +183,15 @@ pub trait Region: Send + Sync + fmt::Debug {
             self.store(off + u64::from(first) * 8, &bytes[first as usize * 8..end as usize * 8])?;
             left &= u32::MAX << end;
         }
+        Ok(())
+    }
+    /// [`store`](Self::store)s the line that begins at `off`, the lower words first; and starts [writing it back](Self::write_back).
+    ///
+    /// # Panics
+    /// If no line begins there.
+    #[inline]
+    fn store_line(&self, off: u64, words: &[u64; LINE / 8]) -> Result<()> {
+        self.store_words(off, words, u8::MAX)?;
         self.write_back(off, LINE as u64);
         Ok(())
     }

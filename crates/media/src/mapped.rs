@@ -89,15 +89,24 @@ impl Region for MappedRegion {
         }
     }
     #[inline]
-    fn store_line(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
+    fn store_words(&self, off: u64, words: &[u64; LINE / 8], mask: u8) -> Result<()> {
         assert!(off.is_multiple_of(LINE as u64), "no line begins at {off}");
         let to = self.at(off, LINE, self.writable)?;
         // SAFETY: the line is inside the mapping, which is writable; callers never write one range from two threads.
+        unsafe { persist::store_words(to.cast(), words, mask) };
+        self.shared.counters.stored(mask.count_ones() as usize * 8);
+        Ok(())
+    }
+    #[inline]
+    fn store_line(&self, off: u64, words: &[u64; LINE / 8]) -> Result<()> {
+        assert!(off.is_multiple_of(LINE as u64), "no line begins at {off}");
+        let to = self.at(off, LINE, self.writable)?;
+        // SAFETY: as for `store_words`.
         unsafe {
-            persist::store_words(to.cast(), words, mask);
+            persist::store_words(to.cast(), words, u8::MAX);
             persist::write_back(to, LINE);
         }
-        self.shared.counters.stored_line(mask.count_ones() as usize * 8);
+        self.shared.counters.stored_line();
         if let Some(device) = &self.shared.device {
             device.write_back(to.addr(), 1);
         }

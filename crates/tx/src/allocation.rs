@@ -143,7 +143,7 @@ impl Core {
         for &(start, len) in &self.ranges[from..] {
             self.words.clear();
             self.view.load_all(start, start + len, &mut self.words);
-            self.record.words_in_place(self.view.offset(start), &self.words);
+            self.record.words(self.view.offset(start), &self.words);
         }
     }
 

@@ -4,9 +4,6 @@
 //!   round:  1 frontier t   2 heads   3 apply records <= t, by time   4 fence, cut   5 tails: log space is free   6 wake who waits
 //! ```
 //!
-//! A thread of the program takes the words that the records name from the working copy ([`Present`]); a separate process has only the
-//! records. Buffered commits are visible long before they are durable, so there it is the records, too.
-//!
 //! What must always hold: one round at a time, in whichever process; a tail moves only behind a durable cut. Stopping after any step is
 //! safe: before the cut the records are still live and the next round, by anybody, applies them again from the last cut on.
 
@@ -15,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 use towa_heap::Heap;
-use towa_heap::lanes::{Replayer, Working};
-use towa_media::{LINE, persist};
+use towa_heap::lanes::Replayer;
 
 use crate::buffered::Group;
 use crate::control::{self, Control};
@@ -29,8 +25,6 @@ use crate::stats::Stats;
 
 /// What is left in a log is applied after so long without a request.
 const IDLE: Duration = Duration::from_millis(100);
-/// A transaction that takes longer than this does not hold up a round: what the records say is applied then.
-const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The rounds of one checkpointer.
 #[derive(Debug)]
@@ -61,8 +55,8 @@ impl Rounds {
         Ok(())
     }
 
-    /// One round; whether anything was applied. `present`: the working copy, where that may be used.
-    pub fn round(&mut self, control: &Control, present: Option<&mut Present<'_>>) -> Result<bool> {
+    /// One round; whether anything was applied.
+    pub fn round(&mut self, control: &Control) -> Result<bool> {
         let began = Instant::now();
         let upto = control.frontier(usize::MAX);
         // After the frontier: what is older than it is below these heads.
@@ -72,10 +66,7 @@ impl Rounds {
         if lanes.iter().zip(&self.heads).all(|(lane, head)| lane.tail.load(Relaxed) == *head) {
             return Ok(false);
         }
-        let applied = match present {
-            Some(present) => self.replayer.apply_current(&self.heads, upto, present)?,
-            None => self.replayer.apply(&self.heads, upto, &mut || ())?,
-        };
+        let applied = self.replayer.apply(&self.heads, upto, &mut || ())?;
         for (lane, tail) in lanes.iter().zip(&applied.tails) {
             lane.tail.store(*tail, Release);
         }
@@ -102,48 +93,6 @@ impl Rounds {
     }
 }
 
-/// The working copy as it is now.
-///
-/// What must always hold: a thread that makes words visible which may not be durable yet has announced itself before, and stays announced
-/// until they are. So once everybody is newer than the time at which words were read, they are durable.
-pub(crate) struct Present<'e> {
-    engine: &'e Engine,
-}
-
-impl Working for Present<'_> {
-    #[inline]
-    fn line(&self, line: u64) -> [u64; LINE / 8] {
-        let view = self.engine.view;
-        view.load_some(view.base() + line * LINE as u64)
-    }
-
-    fn settle(&mut self) -> bool {
-        let control = &self.engine.control;
-        let (now, began, backoff) = (control.no_sooner(), Instant::now(), Backoff::new());
-        while control.frontier(usize::MAX) < now {
-            if self.engine.check_failed().is_err() || began.elapsed() > PATIENCE {
-                return false;
-            }
-            backoff.snooze();
-        }
-        true
-    }
-
-    #[inline]
-    fn prefetch(&self, line: u64) {
-        persist::prefetch(std::ptr::without_provenance((self.engine.view.base() + line * LINE as u64) as usize));
-    }
-
-    #[inline]
-    fn begins_block(&self, line: u64) -> bool {
-        self.engine.heap.allocator().begins_block(line * LINE as u64)
-    }
-
-    fn layout(&self) -> u64 {
-        self.engine.heap.allocator().slabs_dissolved()
-    }
-}
-
 impl Engine {
     /// A round on the calling thread, with the group's records written first where commits are buffered.
     pub fn checkpoint_here(&self) -> Result<()> {
@@ -153,9 +102,7 @@ impl Engine {
         if self.checkpointer == Checkpointer::Process {
             return self.stand_in(rounds);
         }
-        let mut present = Present { engine: self };
-        let present = (self.commit == Commit::Strict).then_some(&mut present);
-        rounds.round(&self.control, present).inspect_err(|e| self.poison(e.to_string()))?;
+        rounds.round(&self.control).inspect_err(|e| self.poison(e.to_string()))?;
         Ok(())
     }
 
@@ -164,7 +111,7 @@ impl Engine {
         if meeting::enter(&self.control, Process::this()).is_err() {
             return Ok(());
         }
-        let round = rounds.again(&self.heap).and_then(|()| rounds.round(&self.control, None));
+        let round = rounds.again(&self.heap).and_then(|()| rounds.round(&self.control));
         meeting::leave(&self.control);
         round.inspect_err(|e| self.poison(e.to_string()))?;
         Ok(())
@@ -202,7 +149,7 @@ impl Engine {
         let flushed = group.flush(self, &mut |len| {
             // What is in the lane is older than all that is announced, so a round frees it.
             while self.heap.lanes().end_of(lane.head.load(Relaxed), len) - lane.tail.load(Relaxed) > self.lane_len {
-                rounds.round(&self.control, None)?;
+                rounds.round(&self.control)?;
             }
             Ok(())
         });

@@ -220,7 +220,7 @@ impl SeparateCheckpointer {
                 looked = Instant::now();
             }
             let work = self.control.work.load(Acquire);
-            if self.rounds.round(&self.control, None)? {
+            if self.rounds.round(&self.control)? {
                 progress(self.rounds.progress());
             }
             self.control.asleep.fetch_add(1, SeqCst);

@@ -171,13 +171,6 @@ impl View {
         into.extend(self.words(a, end).iter().map(|word| word.load(Ordering::Relaxed)));
     }
 
-    /// The `N` words from `a` on, each as it is.
-    #[inline]
-    pub fn load_some<const N: usize>(&self, a: Addr) -> [u64; N] {
-        let words: &[AtomicU64; N] = self.words(a, a + N as u64 * WORD).try_into().expect("so many");
-        std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
-    }
-
     /// Stores `values` from `a` on.
     pub fn store_all(&self, a: Addr, values: &[u64]) {
         let words = self.words(a, a + values.len() as u64 * WORD);

@@ -165,22 +165,6 @@ impl Allocator {
         Ok(unsafe { block.add(BLOCK_HEADER) })
     }
 
-    /// Whether a block of a slab begins at heap offset `off`, so that its first 16 bytes are a header. What a slab is no more, or will be,
-    /// does not count.
-    #[inline]
-    pub fn begins_block(&self, off: u64) -> bool {
-        let Some(chunk) = self.geo.chunk_of(off) else { return false };
-        let Entry::Slab(slab) = self.table.get(chunk) else { return false };
-        let (class, within) = (usize::from(slab.key.class), off - self.geo.offset(slab.head));
-        let index = block_index(class, within);
-        index < usize::from(SLAB_BLOCKS[class]) && index as u64 * u64::from(SIZES[class]) == within
-    }
-
-    /// A number that changes before a slab ceases to be one: as long as it does not, what [`begins_block`](Self::begins_block) begins one.
-    pub fn slabs_dissolved(&self) -> u64 {
-        self.table.cleared()
-    }
-
     /// Frees a block. It may be reused by this thread's transactions and by those of this epoch or later.
     ///
     /// # Panics

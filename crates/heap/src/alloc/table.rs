@@ -5,7 +5,7 @@
 //! bytes a chunk, zero pages until used: 8 MiB of address space for 64 GiB of heap.
 
 use super::header::SlabKey;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 const SLAB: u64 = 1;
 const LARGE: u64 = 2;
@@ -49,8 +49,6 @@ pub(super) struct SlabChunk {
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Box<[Slot]>,
-    /// How often chunks were taken from what they belonged to.
-    cleared: AtomicU64,
 }
 
 impl Table {
@@ -58,7 +56,7 @@ impl Table {
         let slots = Box::<[Slot]>::new_zeroed_slice(chunks as usize);
         // SAFETY: a slot is two integers, for which zero is a value. (Zeroed by the kernel as touched, not here.)
         let slots = unsafe { slots.assume_init() };
-        Self { slots, cleared: AtomicU64::new(0) }
+        Self { slots }
     }
 
     #[inline]
@@ -102,19 +100,11 @@ impl Table {
         }
     }
 
-    /// Entries that [`get`](Self::get) gave since this had the same value belong to what they belonged to then.
-    pub(super) fn cleared(&self) -> u64 {
-        fence(Acquire);
-        self.cleared.load(Acquire)
-    }
-
     pub(super) fn set_large(&self, head: u32) {
         self.slots[head as usize].info.store(LARGE, Release);
     }
 
     pub(super) fn clear(&self, head: u32, len: u32) {
-        // First: whoever finds one of these entries gone sees that something was cleared.
-        self.cleared.fetch_add(1, Release);
         for chunk in head..head + len {
             self.slots[chunk as usize].info.store(0, Release);
         }

@@ -28,10 +28,9 @@
 //! One lane has one writer at a time. Who frees lane space is the [`Replayer`].
 
 mod batch;
-mod current;
 mod cursor;
 mod cut;
-mod dirty;
+mod lines;
 mod record;
 mod recover;
 mod replay;
@@ -46,7 +45,6 @@ use towa_media::{LINE, Medium, Region, persist};
 
 use crate::superblock::Superblock;
 use crate::{Error, Result};
-pub use current::Working;
 pub(crate) use cut::Cut;
 pub use record::RecordBuilder;
 pub(crate) use recover::Live;
@@ -184,7 +182,7 @@ impl Lanes {
         // A line always fits: laps and records are whole lines.
         if let Some(line) = record.compact(seed, position) {
             let off = self.geometry.lane_off(lane) + at;
-            self.region.store_line(off, &line, u8::MAX)?;
+            self.region.store_line(off, &line)?;
             self.fetch_next(off + LINE as u64);
             return Ok(position + LINE as u64);
         }

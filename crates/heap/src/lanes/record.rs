@@ -8,7 +8,7 @@
 //!   first word:  bits 0..4 kind (1 compact, 2 long, 3 pad), 4..8 words of a compact record, 8..16 zero, 16..64 sum
 //!   base: number of a word in the heap (offset / 8); word i lies at base + delta i
 //!   size: bits 0..32 words of all runs, 32..64 flags (1: the frontier counts)
-//!   run:  bits 0..40 number of the first word, 40..63 number of values, 63: written in place
+//!   run:  bits 0..40 number of the first word, 40..63 number of values, 63: any
 //! ```
 //!
 //! What must always hold: the sum covers every byte of the record and is seeded with the pool, the generation, the lane and the
@@ -35,8 +35,8 @@ const HAS_FRONTIER: u64 = 1 << 32;
 const RUN_SHIFT: u32 = 40;
 /// Most values of a run.
 const RUN_MAX: usize = (1 << (63 - RUN_SHIFT)) - 1;
-/// Bit of a run whose words are not written by transactions alone.
-const IN_PLACE: u64 = 1 << 63;
+/// Bit of a run that once said where its words had been written, and says nothing now.
+const UNUSED: u64 = 1 << 63;
 
 /// Bits of heap offsets that are multiples of 8.
 const OFFSETS: u64 = (1 << (RUN_SHIFT + 3)) - 8;
@@ -132,7 +132,7 @@ pub(super) fn check(words: &[u64], heap_words: u64) -> Result<(), &'static str> 
             }
             let (mut at, end) = (HEAD, HEAD + words[2] as u32 as usize);
             while at < end {
-                let Run { first, count, .. } = run(words[at]);
+                let Run { first, count } = run(words[at]);
                 at += 1 + count;
                 if count == 0 || at > end {
                     return Err("contradicts itself");
@@ -157,13 +157,12 @@ fn delta(deltas: u64, i: usize) -> u64 {
 struct Run {
     first: u64,
     count: usize,
-    in_place: bool,
 }
 
 #[inline]
 fn run(word: u64) -> Run {
     let first = word & ((1 << RUN_SHIFT) - 1);
-    Run { first, count: ((word & !IN_PLACE) >> RUN_SHIFT) as usize, in_place: word & IN_PLACE != 0 }
+    Run { first, count: ((word & !UNUSED) >> RUN_SHIFT) as usize }
 }
 
 /// Words in a row that a record gives.
@@ -172,8 +171,6 @@ pub(super) struct Words<'r> {
     /// Number of the first.
     pub first: u64,
     pub values: &'r [u64],
-    /// What the working copy has there may be no transaction's.
-    pub in_place: bool,
 }
 
 /// The words of a compact record.
@@ -195,7 +192,7 @@ impl<'r> Few<'r> {
     #[inline(always)]
     pub fn each(self) -> impl Iterator<Item = Words<'r>> {
         let words = self.numbers().zip(self.values);
-        words.map(|(first, value)| Words { first, values: std::slice::from_ref(value), in_place: false })
+        words.map(|(first, value)| Words { first, values: std::slice::from_ref(value) })
     }
 }
 
@@ -214,8 +211,8 @@ pub(super) fn each_run<E>(words: &[u64], mut each: impl FnMut(Words<'_>) -> Resu
     }
     let (mut at, end) = (HEAD, HEAD + words[2] as u32 as usize);
     while at < end {
-        let Run { first, count, in_place } = run(words[at]);
-        each(Words { first, values: &words[at + 1..at + 1 + count], in_place })?;
+        let Run { first, count } = run(words[at]);
+        each(Words { first, values: &words[at + 1..at + 1 + count] })?;
         at += 1 + count;
     }
     Ok(())
@@ -355,16 +352,6 @@ impl RecordBuilder {
             values.iter().enumerate().for_each(|(i, value)| self.word(offset + i as u64 * 8, *value));
             return;
         }
-        self.runs(offset, values, 0);
-    }
-
-    /// [`words`](Self::words) whose value in the working copy is not theirs at any time: those written in place before it is known whether
-    /// their transaction takes effect, and those that are changed without being logged.
-    pub fn words_in_place(&mut self, offset: u64, values: &[u64]) {
-        self.runs(offset, values, IN_PLACE);
-    }
-
-    fn runs(&mut self, offset: u64, values: &[u64], in_place: u64) {
         assert!(offset & !OFFSETS == 0, "heap offset {offset:#x} is not that of a word");
         self.added += values.len() as u64;
         self.spill();
@@ -372,13 +359,11 @@ impl RecordBuilder {
         for values in values.chunks(RUN_MAX) {
             (self.last_run, self.run_next) = (self.used, u64::MAX);
             self.reserve(1 + values.len());
-            self.long[self.used] = first | (values.len() as u64) << RUN_SHIFT | in_place;
+            self.long[self.used] = first | (values.len() as u64) << RUN_SHIFT;
             self.long[self.used + 1..][..values.len()].copy_from_slice(values);
             self.used += 1 + values.len();
             first += values.len() as u64;
-            if in_place == 0 {
-                self.run_next = first;
-            }
+            self.run_next = first;
         }
     }
 
@@ -402,7 +387,7 @@ impl RecordBuilder {
         self.few[..self.count].iter().for_each(|&(index, value)| each(index * 8, value));
         let mut at = HEAD;
         while at < self.used {
-            let Run { first, count, .. } = run(self.long[at]);
+            let Run { first, count } = run(self.long[at]);
             (first..).zip(&self.long[at + 1..][..count]).for_each(|(index, value)| each(index * 8, *value));
             at += 1 + count;
         }

@@ -1,37 +1,34 @@
 //! The replayer: takes records from the lanes into the image, and frees the lanes' space.
 //!
 //! ```text
-//!   lanes ──merge by timestamp──► words ──store──► image lines, each marked ──write back each once, fence──► cut
+//!   lanes ──merge by timestamp──► words ──store, write back──► image ──fence──► cut
 //! ```
 //!
 //! The steps of [`Replayer::apply`]; stopping after any of them is safe:
-//! 1. words are stored into the image, oldest record first, or the newest that is durable at once ([`current`](super::current)): all are in
-//!    durable records that the newest cut does not pass over, and recovery stores them again, and every newer one of the same word after it;
-//! 2. each line is written back, and fenced: the image is durable up to the newest of these records;
+//! 1. words are stored into the image, oldest record first, and their lines written back: all are in durable records that the newest cut does
+//!    not pass over, and recovery stores them again, and every newer one of the same word after it;
+//! 2. fence: the image is durable up to the newest of these records;
 //! 3. the cut says so, and is fenced: lane space before its tails is free. Only then is the caller told.
 //!
 //! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
-//! It needs no working copy, so that it can live in another process; where it has one, it has less to do.
+//! It needs no working copy, so that it can live in another process.
 
 use std::sync::Arc;
 
-use towa_media::{Access, Durability, LINE, Medium, Region, persist};
+use towa_media::{Access, Durability, LINE, Medium, Region};
 
 use super::batch::Batch;
-use super::current::{Current, Working};
 use super::cursor::{Cursor, merge};
-use super::dirty::DirtyLines;
+use super::lines::Lines;
 use super::record::{Few, Words};
 use super::recover::says;
-use super::{Cut, Geometry, first_byte, map_ahead, record};
+use super::{Cut, Geometry, record};
 use crate::alloc::CHUNK;
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Heap, Result};
 
 /// Records after which the caller may pause.
 const RECORDS_BETWEEN_PAUSES: u64 = 1024;
-/// Neighbouring words that are stored by the same thread: 256 KiB.
-const SHARE_WORDS: u64 = 32 << 10;
 
 /// Applies records to the image.
 #[derive(Debug)]
@@ -43,10 +40,6 @@ pub struct Replayer {
     heap_len: u64,
     geometry: Geometry,
     cut: Cut,
-    /// One for each thread.
-    dirty: Vec<DirtyLines>,
-    /// Once the working copy was used.
-    current: Option<Current>,
 }
 
 /// What was applied.
@@ -64,7 +57,7 @@ pub struct Applied {
     pub lines: u64,
 }
 
-/// What one thread came to.
+/// What records came to.
 #[derive(Clone, Default)]
 struct Outcome {
     positions: Vec<u64>,
@@ -110,13 +103,7 @@ impl Replayer {
         cut: Cut,
     ) -> Replayer {
         let (durability, pool, geometry) = (medium.durability(), medium.location(), Geometry::of(sb));
-        let dirty = vec![DirtyLines::new(geometry.heap_words)];
-        Replayer { image, log, durability, pool, heap_len: sb.heap_len, geometry, cut, dirty, current: None }
-    }
-
-    /// Shares the work among so many threads from now on (line media; on sync media the device is the limit). One, if not told.
-    pub fn set_threads(&mut self, threads: usize) {
-        self.dirty.resize_with(threads.max(1), || DirtyLines::new(self.geometry.heap_words));
+        Replayer { image, log, durability, pool, heap_len: sb.heap_len, geometry, cut }
     }
 
     /// Generation of the records that it applies.
@@ -143,30 +130,6 @@ impl Replayer {
         self.cut_behind(stored)
     }
 
-    /// [`apply`](Self::apply) with the help of the working copy, which holds every record's words or newer ones; as [`apply`](Self::apply)
-    /// does it where that does not settle in time, and on sync media, where what is written counts more than what is stored.
-    ///
-    /// All words but those that records say are [written in place](super::RecordBuilder::words_in_place) must be written by nobody but
-    /// transactions that log them, or lie in blocks that are free.
-    pub fn apply_current(&mut self, heads: &[u64], upto: u64, working: &mut dyn Working) -> Result<Applied> {
-        if self.durability == Durability::Sync {
-            return self.apply(heads, upto, &mut || ());
-        }
-        self.check_heads(heads)?;
-        let mut current = self.current.take().unwrap_or_else(|| Current::new(self.geometry.heap_words));
-        let outcome = self.visit(heads, upto, &mut || (), &mut current)?;
-        // Chunks that were not in use before are going to be written all over.
-        map_ahead(&*self.image, self.cut.frontier, outcome.frontier - self.cut.frontier);
-        let lines = current.store(&*self.image, working, &mut self.dirty[0])?;
-        self.image.fence()?;
-        self.current = Some(current);
-        match lines {
-            Some(lines) => self.cut_behind(Stored { outcome, lines }),
-            // What was stored is durable, and older than the records behind this cut at most.
-            None => self.apply(heads, upto, &mut || ()),
-        }
-    }
-
     /// Step 3 of [`apply`](Self::apply).
     fn cut_behind(&mut self, stored: Stored) -> Result<Applied> {
         let Stored { outcome: Outcome { positions: tails, ts, frontier, records, words }, lines } = stored;
@@ -184,13 +147,10 @@ impl Replayer {
     /// Steps 1 and 2 of [`apply`](Self::apply).
     pub(crate) fn store(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
         self.check_heads(heads)?;
-        let mut dirty = std::mem::take(&mut self.dirty);
-        let stored = match self.durability {
-            Durability::Line => self.store_lines(&mut dirty, heads, upto, pause),
+        match self.durability {
+            Durability::Line => self.store_lines(heads, upto, pause),
             Durability::Sync => self.store_batches(heads, upto, pause),
-        };
-        self.dirty = dirty;
-        stored
+        }
     }
 
     /// Heads come from memory that other processes write.
@@ -208,27 +168,12 @@ impl Replayer {
         Ok(())
     }
 
-    fn store_lines(&self, dirty: &mut [DirtyLines], heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
-        let of = dirty.len() as u64;
-        let image = &*self.image;
-        let one_share = |share: u64, dirty: &mut DirtyLines, pause: &mut dyn FnMut()| -> Result<(Outcome, u64)> {
-            let outcome = self.visit(heads, upto, pause, &mut Share { image, mapped: first_byte(image), dirty, share, of })?;
-            let lines = dirty.write_back(image);
-            // A fence is for what its own thread wrote.
-            image.fence()?;
-            Ok((outcome, lines))
-        };
-        let (mine, others) = dirty.split_first_mut().expect("one thread at least");
-        std::thread::scope(|scope| {
-            let one_share = &one_share;
-            let spawn = |(share, dirty)| scope.spawn(move || one_share(share, dirty, &mut || ()));
-            let others: Vec<_> = (1..).zip(others).map(spawn).collect();
-            let (outcome, mut lines) = one_share(0, mine, pause)?;
-            for other in others {
-                lines += other.join().expect("applying does not panic")?.1;
-            }
-            Ok(Stored { outcome, lines })
-        })
+    fn store_lines(&self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
+        let mut lines = Lines::new(&*self.image);
+        let outcome = self.visit(heads, upto, pause, &mut lines)?;
+        let lines = lines.finish();
+        self.image.fence()?;
+        Ok(Stored { outcome, lines })
     }
 
     fn store_batches(&self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
@@ -273,7 +218,10 @@ impl Replayer {
                 if frontier > self.heap_len || !frontier.is_multiple_of(CHUNK) {
                     return Err(damaged(format!("a record of the log has an impossible frontier, {frontier}")));
                 }
-                outcome.frontier = outcome.frontier.max(frontier);
+                if frontier > outcome.frontier {
+                    sink.rises(outcome.frontier, frontier);
+                    outcome.frontier = frontier;
+                }
             }
             record::each_run(words, |words| {
                 outcome.words += words.values.len() as u64;
@@ -319,37 +267,9 @@ pub(super) trait Sink {
     /// This word may come soon.
     #[inline]
     fn ahead(&mut self, _word: u64) {}
-}
 
-/// One thread's share of the image.
-struct Share<'r> {
-    image: &'r dyn Region,
-    /// Where it is mapped.
-    mapped: *const u8,
-    dirty: &'r mut DirtyLines,
-    share: u64,
-    of: u64,
-}
-
-impl Sink for Share<'_> {
-    fn words(&mut self, Words { mut first, mut values, .. }: Words<'_>) -> Result<()> {
-        while !values.is_empty() {
-            let border = SHARE_WORDS - first % SHARE_WORDS;
-            let now = if self.of == 1 { values.len() } else { values.len().min(border as usize) };
-            if self.of == 1 || (first / SHARE_WORDS) % self.of == self.share {
-                self.image.store(first * 8, bytemuck::cast_slice(&values[..now]))?;
-                let last = (first + now as u64 - 1) / record::LINE_WORDS as u64;
-                (first / record::LINE_WORDS as u64..=last).for_each(|line| self.dirty.mark(line));
-            }
-            (first, values) = (first + now as u64, &values[now..]);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn ahead(&mut self, word: u64) {
-        persist::prefetch(self.mapped.wrapping_add(word.wrapping_mul(8) as usize));
-    }
+    /// Bytes `from..to` of the heap are in use from now on.
+    fn rises(&mut self, _from: u64, _to: u64) {}
 }
 
 /// What was stored, and is durable; the cut does not say so yet.

@@ -3,9 +3,10 @@
 //! Of each kind some events are deleted, one at a time, and each must be noticed. Some cuts are not needed, when nothing is written into
 //! the space that they free before the next; of these kinds one in those drawn has to be.
 //!
-//! Truly redundant, and therefore no kinds here: the superblock's update at opening (it counts openings, and the cut is what recovery
-//! goes by), recovery's write-back of records that were fenced before the crash, and that and the fence of recovery's own cut: whoever opens a
-//! pool makes a replayer before the first record, and that makes durable what it reads (`killed_replayer.rs`).
+//! Truly redundant, and therefore no kinds here: the write-back of a line that is written back once more before the fence; the superblock's
+//! update at opening (it counts openings, and the cut is what recovery goes by), recovery's write-back of records that were fenced before the
+//! crash, and that and the fence of recovery's own cut: whoever opens a pool makes a replayer before the first record, and that makes durable
+//! what it reads (`killed_replayer.rs`).
 
 use towa_media::sim::{CrashImage, EventInfo, EventKind, Explorer, Trace};
 
@@ -42,18 +43,33 @@ fn events_of(trace: &Trace, (from, to): (usize, usize), is: impl Fn(&EventInfo<'
                 event.kind() == EventKind::WriteBack && is_cut(&event) || event.kind() == EventKind::Store && is_cut(&event);
         }
     }
+    found.retain(|event| !comes_again(trace, *event));
     found
+}
+
+/// Whether the same lines of the region are written back once more before its next fence.
+fn comes_again(trace: &Trace, event: usize) -> bool {
+    let mut later = trace.events().skip(event);
+    let this = later.next().expect("an event of the trace");
+    let mut later = later.filter(|other| other.region() == this.region());
+    let again = |other: &EventInfo<'_>| other.kind() == EventKind::WriteBack && other.range() == this.range();
+    this.kind() == EventKind::WriteBack
+        && later.find(|other| other.kind() == EventKind::Fence || again(other)).is_some_and(|it| again(&it))
 }
 
 type Check<'c> = dyn FnMut(&CrashImage<'_, '_>) -> std::result::Result<(), String> + 'c;
 
-/// Whether somebody notices that `doomed` is gone.
+/// Whether somebody notices that `doomed` is gone: a crash soon after it, or soon after the fence that it was to be durable by, or later.
 fn is_noticed(trace: &Trace, doomed: usize, check: &mut Check<'_>) -> bool {
-    let trace = trace.without(|event| event.index() == doomed);
+    let this = trace.events().nth(doomed).expect("an event of the trace");
+    let is_its_fence = |other: &EventInfo<'_>| other.kind() == EventKind::Fence && other.region() == this.region();
+    let fence = trace.events().skip(doomed + 1).find(is_its_fence).map_or(doomed, |fence| fence.index());
+    let without = trace.without(|event| event.index() == doomed);
     let mut between = |from: usize, to: usize, budget| {
-        Explorer::new(trace.clone(), 1).starting_at(from).ending_at(to).check(budget, |image| check(image)).is_err()
+        Explorer::new(without.clone(), 1).starting_at(from).ending_at(to).check(budget, |image| check(image)).is_err()
     };
-    between(doomed, doomed + 12, 60) || between(doomed, doomed + 120, 300) || between(doomed, usize::MAX, 500)
+    let mut soon_after = |event: usize| between(event, event + 12, 60) || between(event, event + 120, 300);
+    soon_after(doomed) || (fence > doomed + 12 && soon_after(fence)) || between(doomed, usize::MAX, 500)
 }
 
 /// Fails unless all that are drawn (or one of them) are noticed.

@@ -2,7 +2,6 @@
 //! record wrote.
 
 mod crash;
-mod current;
 mod deletions;
 mod killed_replayer;
 mod opening;

@@ -1,4 +1,4 @@
-//! Replaying: the image is that of the records in the order of their timestamps, however many threads, whoever does it.
+//! Replaying: the image is that of the records in the order of their timestamps, whoever does it.
 
 use std::collections::HashSet;
 
@@ -26,9 +26,8 @@ fn fill(heap: &Heap, seed: u64, heads: &mut [u64], first_ts: u64, count: u64) ->
     records
 }
 
-fn check_applying(heap: &Heap, threads: usize) {
+fn check_applying(heap: &Heap) {
     let mut replayer = Replayer::of(heap).unwrap();
-    replayer.set_threads(threads);
     let mut heads = [0; 3];
     let mut all = Vec::new();
     for round in 0..6 {
@@ -49,15 +48,13 @@ fn check_applying(heap: &Heap, threads: usize) {
 }
 
 #[test]
-fn records_are_applied_in_order_by_any_number_of_threads() {
-    for threads in [1, 2, 5] {
-        check_applying(&Heap::create(RamMedium::anonymous(), &options()).unwrap(), threads);
-        both_models().into_iter().for_each(|medium| check_applying(&create(medium), threads));
-    }
+fn records_are_applied_in_order() {
+    check_applying(&Heap::create(RamMedium::anonymous(), &options()).unwrap());
+    both_models().into_iter().for_each(|medium| check_applying(&create(medium)));
 }
 
 #[test]
-fn each_line_is_written_back_once() {
+fn what_was_stored_is_written_back_once() {
     let medium = RamMedium::anonymous();
     let heap = Heap::create(medium.clone(), &options()).unwrap();
     let mut heads = [0; 3];
@@ -69,6 +66,28 @@ fn each_line_is_written_back_once() {
     // And the lines of the cut.
     assert_eq!(after.write_backs - before.write_backs, applied.lines + 10);
     assert_eq!(after.fences - before.fences, 2);
+}
+
+/// The same line over and over: each write-back would wait for the one before.
+#[test]
+fn a_line_that_records_in_a_row_write_is_written_back_once() {
+    let heap = Heap::create(RamMedium::anonymous(), &options()).unwrap();
+    heap.lanes().provide(0).unwrap();
+    // The other one has the same place.
+    let (line, other) = (DATA.next_multiple_of(64), DATA.next_multiple_of(64) + 64 * 64);
+    let records: Vec<Written> = (0..100)
+        .map(|n| Written {
+            ts: n + 1,
+            lane: 0,
+            words: vec![(line + n % 7 * 8, n), (line + 56, n), (if n == 50 { other } else { line }, n)],
+        })
+        .collect();
+    let head = records.iter().fold(0, |head, record| heap.lanes().append(0, head, &record.builder()).unwrap());
+    heap.lanes().fence().unwrap();
+    let applied = Replayer::of(&heap).unwrap().apply(&[head, 0, 0], u64::MAX, &mut || ()).unwrap();
+    // Before the other line, that one, and behind it.
+    assert_eq!((applied.records, applied.words, applied.lines), (100, 300, 3));
+    assert_eq!(Words::read(&heap, &records), Words::of(&records));
 }
 
 /// Another process sees the same files; it takes up where this one stopped, and this one where that stopped.
