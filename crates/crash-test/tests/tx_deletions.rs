@@ -222,7 +222,11 @@ fn tried_until_noticed(worlds: &[Vec<Recorded>], kind: &Kind, seed: u64) -> Opti
         }
         let (recorded, event) = candidates[at];
         let is_noticed = |from, to, budget| is_noticed(recorded, event, (from, to), budget, seed);
-        is_noticed(event + 1, event + 8, 100) || is_noticed(event, event + 40, 300)
+        // What recovery read matters once the last of it is in the image: the newest records come last.
+        let fence = recorded.trace.events().skip(event + 1).find(|e| is(e, EventKind::Fence, "image")).map(|e| e.index());
+        is_noticed(event + 1, event + 8, 100)
+            || is_noticed(event, event + 40, 300)
+            || fence.is_some_and(|fence| fence > event + 40 && is_noticed(fence - 40, fence, 300))
     })
 }
 
