@@ -103,6 +103,18 @@ fn four_words_take_a_line_if_they_are_near() {
     assert_eq!(record::frontier(&bytes_of(&builder, 0, 0)), Some(crate::alloc::CHUNK));
 }
 
+/// Earlier builds set a bit of runs that were written in place: their pools open.
+#[test]
+fn a_run_of_an_earlier_build_is_read_as_any_other() {
+    let mut builder = RecordBuilder::new();
+    builder.words(DATA, &[1, 2, 3, 4, 5, 6]);
+    let mut record = bytes_of(&builder, 0, 0);
+    let expected = words_in(&record);
+    record[4] |= 1 << 63;
+    record::check(&record, 1 << 20).unwrap();
+    assert_eq!((words_in(&record), expected.len()), (expected, 6));
+}
+
 /// Every prefix of its stores over what was there before, and every flipped bit.
 #[test]
 fn torn_and_damaged_records_are_none() {
