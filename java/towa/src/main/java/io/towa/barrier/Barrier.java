@@ -1,6 +1,7 @@
 package io.towa.barrier;
 
 import io.towa.agent.FieldIds;
+import io.towa.graph.LockedStores;
 import io.towa.graph.Replicas;
 import io.towa.graph.Stores;
 import jdk.internal.misc.Unsafe;
@@ -17,7 +18,7 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  * <p>Where the stack ends: in compiled code the touch of a callee's stack comes before its frame, so who is annotated for the reserved part is the caller, these methods,
  * and with them what they are inlined into. What returns a token is not: the error comes late, when such a method returns, and nobody would have the token.
  *
- * <p>Tokens of begin/before: 0 nothing to end, greater than 0 one of WhiteGate, less than 0 one of {@link Stores#lock}.
+ * <p>Tokens of begin/before: 0 nothing to end, greater than 0 one of WhiteGate, less than 0 one of {@link LockedStores#lock}.
  */
 public final class Barrier {
     private Barrier() {}
@@ -63,7 +64,7 @@ public final class Barrier {
     static int begin(Object o, long offset) {
         if (o == null) return 0;
         int token = enterIfWhite(o);
-        return token > 0 ? token : Stores.lock(o, offset);
+        return token > 0 ? token : LockedStores.lock(o, offset);
     }
 
     /** Before an atomic write of a reference: its value becomes durable before the lock is taken, never under it. */
@@ -74,7 +75,7 @@ public final class Barrier {
             return 0;
         }
         int token = enterIfWhite(o);
-        return token > 0 ? token : Stores.lock(o, offset, v);
+        return token > 0 ? token : LockedStores.lock(o, offset, v);
     }
 
     /** Before a put of a primitive that publishes: the replica has it first. */
@@ -92,18 +93,18 @@ public final class Barrier {
 
     private static void mirror(int token, Object o, long offset, long bits, int size) {
         try {
-            Stores.mirrorBits(o, offset, bits, size);
+            LockedStores.mirrorBits(o, offset, bits, size);
         } catch (Throwable e) {
-            Stores.unlock(token);
+            LockedStores.unlock(token);
             throw e;
         }
     }
 
     private static void mirror(int token, Object o, long offset, Object v) {
         try {
-            Stores.mirrorRef(o, offset, v);
+            LockedStores.mirrorRef(o, offset, v);
         } catch (Throwable e) {
-            Stores.unlock(token);
+            LockedStores.unlock(token);
             throw e;
         }
     }
@@ -111,7 +112,7 @@ public final class Barrier {
     @ReservedStackAccess
     static void end(int token) {
         if (token > 0) WhiteGate.exit(token);
-        else if (token < 0) Stores.unlock(token);
+        else if (token < 0) LockedStores.unlock(token);
     }
 
     /** As {@link #end(int)}, after a write of a reference. */
@@ -126,9 +127,9 @@ public final class Barrier {
     public static int before(Object o, Object v, int fieldId) {
         int token = gate(o);
         if (token >= 0) return token;
-        long offset = Stores.fieldOffset(o, fieldId);
+        long offset = LockedStores.fieldOffset(o, fieldId);
         // The value becomes durable in the same passage of the gate as it is linked: between two, the collector might free it.
-        token = Stores.lock(o, offset, v);
+        token = LockedStores.lock(o, offset, v);
         mirror(token, o, offset, v);
         return token;
     }
@@ -148,8 +149,8 @@ public final class Barrier {
     public static int before(Object o, long bits, int fieldId) {
         int token = gate(o);
         if (token >= 0) return token;
-        long offset = Stores.fieldOffset(o, fieldId);
-        token = Stores.lock(o, offset);
+        long offset = LockedStores.fieldOffset(o, fieldId);
+        token = LockedStores.lock(o, offset);
         mirror(token, o, offset, bits, FieldIds.size(fieldId));
         return token;
     }

@@ -1,6 +1,6 @@
 package io.towa.barrier;
 
-import io.towa.graph.Stores;
+import io.towa.graph.LockedStores;
 import jdk.internal.misc.Unsafe;
 import jdk.internal.vm.annotation.ForceInline;
 
@@ -47,10 +47,10 @@ public final class UnsafeAtomics {
         while (true) {
             Object c = u.getReferenceVolatile(o, off);
             if (c != e) return c;
-            Stores.mirrorRef(o, off, x);
+            LockedStores.mirrorRef(o, off, x);
             c = u.compareAndExchangeReference(o, off, e, x);
             if (c == e) return c;
-            Stores.mirrorRef(o, off, c);
+            LockedStores.mirrorRef(o, off, c);
         }
     }
 
@@ -79,10 +79,10 @@ public final class UnsafeAtomics {
         while (true) {
             int c = u.getIntVolatile(o, off);
             if (c != e) return c;
-            Stores.mirrorBits(o, off, x, 4);
+            LockedStores.mirrorBits(o, off, x, 4);
             c = u.compareAndExchangeInt(o, off, e, x);
             if (c == e) return c;
-            Stores.mirrorBits(o, off, c, 4);
+            LockedStores.mirrorBits(o, off, c, 4);
         }
     }
 
@@ -111,10 +111,10 @@ public final class UnsafeAtomics {
         while (true) {
             long c = u.getLongVolatile(o, off);
             if (c != e) return c;
-            Stores.mirrorBits(o, off, x, 8);
+            LockedStores.mirrorBits(o, off, x, 8);
             c = u.compareAndExchangeLong(o, off, e, x);
             if (c == e) return c;
-            Stores.mirrorBits(o, off, c, 8);
+            LockedStores.mirrorBits(o, off, c, 8);
         }
     }
 
@@ -143,10 +143,10 @@ public final class UnsafeAtomics {
         while (true) {
             short c = u.getShortVolatile(o, off);
             if (c != e) return c;
-            Stores.mirrorBits(o, off, x, 2);
+            LockedStores.mirrorBits(o, off, x, 2);
             c = u.compareAndExchangeShort(o, off, e, x);
             if (c == e) return c;
-            Stores.mirrorBits(o, off, c, 2);
+            LockedStores.mirrorBits(o, off, c, 2);
         }
     }
 
@@ -175,10 +175,10 @@ public final class UnsafeAtomics {
         while (true) {
             byte c = u.getByteVolatile(o, off);
             if (c != e) return c;
-            Stores.mirrorBits(o, off, x, 1);
+            LockedStores.mirrorBits(o, off, x, 1);
             c = u.compareAndExchangeByte(o, off, e, x);
             if (c == e) return c;
-            Stores.mirrorBits(o, off, c, 1);
+            LockedStores.mirrorBits(o, off, c, 1);
         }
     }
 

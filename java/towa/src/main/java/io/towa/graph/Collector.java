@@ -23,14 +23,14 @@ import jdk.internal.vm.annotation.DontInline;
  * </pre>
  *
  * <p>Why all that is reached is marked at the end: a reference gets into the pool only by an operation inside the gate, which says so before it
- * stores ({@link Promotion}'s found replicas, {@link Stores#mirrorRef}), wholly before the beginning or wholly after. So when a slot of a marked replica was looked at,
- * what it held was marked then, and what is stored there later was marked by who stored it. (There is nothing like a stack: whoever
+ * stores ({@link Promotion}'s found replicas, {@link LockedStores#mirrorRef}), wholly before the beginning or wholly after. So when a slot of a marked replica was
+ * looked at, what it held was marked then, and what is stored there later was marked by who stored it. (There is nothing like a stack: whoever
  * has an object in hand, but no link to its replica, finds the replica through Replicas, and says so when it links it. The old value
  * of an overwritten slot needs no mark for the same reason.) The marker looks into replicas only that were there, complete, at the beginning:
  * one made later is marked from birth, and all it refers to is told by who copies it.
  *
  * <p>Why a replica that a thread is about to link is not freed under it: promotion and link are inside the gate together
- * ({@link Stores#field} looks the value up again; {@link Stores#lock} keeps the gate until the unlock), and freeing needs the gate shut. What was promoted
+ * ({@link Stores#field} looks the value up again; {@link LockedStores#lock} keeps the gate until the unlock), and freeing needs the gate shut. What was promoted
  * in {@link Stores#pre} and is not linked yet may be freed before the store to DRAM is mirrored: then it is promoted anew. A store to DRAM that is not mirrored
  * yet leaves the old link in the pool, which is what the marker follows: nothing is freed that the pool still shows.
  *

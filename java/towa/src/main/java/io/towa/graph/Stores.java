@@ -2,7 +2,6 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.agent.FieldIds;
-import io.towa.barrier.WhiteGate;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
@@ -15,21 +14,17 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  *
  * <p>Plain stores: DRAM first (the program's own instruction), then the replica, written back and fenced before the barrier returns. The
  * value is read again from DRAM, not taken from the store: so when threads race, the last of them to come by here leaves what DRAM
- * has. Volatile and atomic ones: under the lock of the replica, the replica first, so that nobody reads what is not durable. A referent becomes durable
- * before anything points to it.
+ * has. A referent becomes durable before anything points to it. Volatile and atomic ones: {@link LockedStores}.
  *
  * <p>If the pool is full, the gate is left, the collector runs, and the operation is tried once more: each begins by looking everything up anew.
  *
  * <p>Where the stack ends: what has begun is finished on the stack that the machine keeps for such methods, and the error comes after it. A store to DRAM without
  * its mirror, or a gate that nobody leaves, would be worse than a late error. Promotion needs more than that, so it asks for its stack beforehand.
  *
- * <p>Each is one aligned store of at most 8 bytes to the pool: a crash shows the old value or the new. Source: RBP, section 4.2 (putfield, volatile).
+ * <p>Each is one aligned store of at most 8 bytes to the pool: a crash shows the old value or the new. Source: RBP, section 4.2 (putfield).
  */
 public final class Stores {
     private static final Unsafe U = Unsafe.getUnsafe();
-
-    /** Frames of {@link Promotion#roomOnStack}. */
-    private static final int ROOM = 40;
 
     private Stores() {}
 
@@ -49,7 +44,7 @@ public final class Stores {
         }
     }
 
-    private static boolean durable(Object o, long offset) {
+    static boolean durable(Object o, long offset) {
         ClassInfo c = ClassInfos.of(o);
         return c.form == Layout.FORM_ARRAY || c.slotAt(offset) >= 0;
     }
@@ -205,7 +200,7 @@ public final class Stores {
      * Whether the replica has the fields of its class. A sentinel's (such as {@code ZoneOffset.UTC}, which caches its rules) has a name in their place. A header
      * that its promoter has not written yet may say either: then the copy is still to come.
      */
-    private static boolean hasFields(long at, ClassInfo c) {
+    static boolean hasFields(long at, ClassInfo c) {
         return Nvm.getInt(at + Layout.CLASS_INDEX) == c.index;
     }
 
@@ -240,7 +235,7 @@ public final class Stores {
      * Before a store to the pool: the old bytes are logged, if this thread is in a section. Not those of a replica that was grey, by {@code word}: what they are until
      * the copy comes is what lay there before, and the copy has this store, as it has those that the section made while the object was white.
      */
-    private static void log(long word, long at, long bytes, boolean references) {
+    static void log(long word, long at, long bytes, boolean references) {
         if ((word & Replicas.GREY) != 0) {
             return;
         }
@@ -256,195 +251,6 @@ public final class Stores {
 
     private static long current(Object o, long dram, char type) {
         return type == ClassInfo.REFERENCE ? Promotion.promote(U.getReferenceVolatile(o, dram)) : Slots.bits(o, dram, type);
-    }
-
-    // ---- volatile fields and atomic operations
-
-    /** Where a field lies in DRAM; -1 if it is not part of replicas. */
-    public static long fieldOffset(Object o, int fieldId) {
-        ClassInfo c = ClassInfos.of(o);
-        int slot = c.slot(fieldId);
-        return slot < 0 ? -1 : c.dram[slot];
-    }
-
-    /** As {@link #lock(Object, long, Object)}, for a primitive. */
-    public static int lock(Object o, long offset) {
-        return lock(o, offset, null);
-    }
-
-    /**
-     * Before a volatile or atomic store into {@code o}: {@code v} is durable, and the replica locked, when this returns. If {@code o}
-     * is no longer durable, the white gate is entered instead.
-     *
-     * @return below 0, for {@link #unlock}; above 0, for {@link WhiteGate#exit}
-     */
-    @DontInline
-    public static int lock(Object o, long offset, Object v) {
-        // For all that comes until unlock: an error in between would leave the gate, or the replica, held for ever.
-        Promotion.roomOnStack(ROOM, 0, 0, 0, 0);
-        for (boolean tried = false;;) {
-            int gate = Gate.enter();
-            boolean kept = false;
-            PoolException full = null;
-            try {
-                // Not while it is grey: if its batch failed, another would copy it without a look at this lock.
-                long word = Promotion.settled(o);
-                if (word != 0) {
-                    Promotion.promote(v == null || durable(o, offset) ? v : null);
-                    int stripe = Stripes.lock(Replicas.position(word));
-                    if (Replicas.position(Replicas.find(o)) == Replicas.position(word)) {
-                        kept = true;
-                        return -1 - (gate | stripe << 16);
-                    }
-                    Stripes.unlock(stripe);
-                }
-            } catch (PoolException e) {
-                full = e;
-            } finally {
-                if (!kept) {
-                    Gate.exit(gate);
-                }
-            }
-            if (full != null) {
-                Collector.makeRoom(full, tried);
-                tried = true;
-                continue;
-            }
-            int white = WhiteGate.enter();
-            if (Replicas.find(o) == 0) {
-                return white;
-            }
-            WhiteGate.exit(white);
-        }
-    }
-
-    @DontInline @ReservedStackAccess
-    public static void unlock(int token) {
-        int both = -1 - token;
-        int stripe = both >>> 16;
-        Stripes.Pending p = Stripes.pending(stripe);
-        try {
-            if (p.o != null) {
-                agree(p);
-            }
-        } finally {
-            p.o = null;
-            Stripes.unlock(stripe);
-            Gate.exit(both & 0xffff);
-        }
-    }
-
-    /**
-     * After the store to DRAM, still under the lock: a plain store to the same field, which takes no lock, may have brought its value to the replica after
-     * ours, and looked at DRAM again before ours was there. Either we see its value here, or it sees ours.
-     */
-    private static void agree(Stripes.Pending p) {
-        for (;;) {
-            U.fullFence();
-            long bits;
-            if (p.reference) {
-                Object v = U.getReferenceOpaque(p.o, p.offset);
-                long word = v == null ? 0 : Replicas.find(v);
-                if (v != null && (word == 0 || (word & Replicas.GREY) != 0)) {
-                    // A plain store's, which has its own mirroring still to come.
-                    return;
-                }
-                bits = Replicas.position(word);
-            } else {
-                bits = raw(p.o, p.offset, p.bytes);
-            }
-            if (Nvm.getBits(p.at, p.bytes) == bits) {
-                return;
-            }
-            log(p.word, p.at, p.bytes, p.reference);
-            if (p.reference) {
-                Collector.linked(bits);
-            }
-            Nvm.putBits(p.at, bits, p.bytes);
-            Nvm.writeBack(p.at, p.bytes);
-            Nvm.fence();
-        }
-    }
-
-    private static long raw(Object o, long offset, int bytes) {
-        switch (bytes) {
-            case 1:
-                return U.getByteOpaque(o, offset) & 0xffL;
-            case 2:
-                return U.getShortOpaque(o, offset) & 0xffffL;
-            case 4:
-                return U.getIntOpaque(o, offset) & 0xffffffffL;
-            default:
-                return U.getLongOpaque(o, offset);
-        }
-    }
-
-    /** Under the lock, before DRAM: the replica's reference at this offset. */
-    @DontInline
-    public static void mirrorRef(Object o, long offset, Object v) {
-        long word = v == null ? 0 : Replicas.find(v);
-        Collector.linked(Replicas.position(word));
-        mirror(o, offset, Replicas.position(word), 8, true);
-    }
-
-    /** Under the lock, before DRAM: the replica's bits at this offset; durable when it returns. */
-    @DontInline
-    public static void mirrorBits(Object o, long offset, long bits, int bytes) {
-        mirror(o, offset, bits, bytes, false);
-    }
-
-    private static void mirror(Object o, long offset, long bits, int bytes, boolean reference) {
-        long word = Replicas.find(o);
-        if (word == 0) {
-            return;
-        }
-        ClassInfo c = ClassInfos.of(o);
-        long at;
-        if (c.form == Layout.FORM_ARRAY) {
-            long within = offset - c.elementBase;
-            at = Replicas.position(word) + Layout.DATA + (c.element == ClassInfo.REFERENCE ? within >> c.elementShift << 3 : within);
-        } else {
-            int slot = c.slotAt(offset);
-            if (slot < 0 || !hasFields(Replicas.position(word), c)) {
-                return;
-            }
-            at = Replicas.position(word) + c.nvm[slot];
-        }
-        log(word, at, bytes, reference);
-        boolean done = false;
-        try {
-            Nvm.putBits(at, bits, bytes);
-            Nvm.writeBack(at, bytes);
-            Nvm.fence();
-            DurableGraph.stored();
-            Stripes.Pending p = Stripes.pending(Stripes.of(Replicas.position(word)));
-            p.offset = offset;
-            p.word = word;
-            p.at = at;
-            p.bytes = bytes;
-            p.reference = reference;
-            p.o = o;
-            done = true;
-        } finally {
-            if (!done) {
-                restore(o, offset, at, bytes, reference);
-            }
-        }
-    }
-
-    /** The store to DRAM will not come: the stack ended. */
-    @ReservedStackAccess
-    private static void restore(Object o, long offset, long at, int bytes, boolean reference) {
-        long bits;
-        if (reference) {
-            Object v = U.getReference(o, offset);
-            bits = v == null ? 0 : Replicas.position(Replicas.find(v));
-        } else {
-            bits = raw(o, offset, bytes);
-        }
-        Nvm.putBits(at, bits, bytes);
-        Nvm.writeBack(at, bytes);
-        Nvm.fence();
     }
 
     // ---- static fields

@@ -289,20 +289,20 @@ final class CrashScript {
     private void volatileReference(Object o, String field, Object v) {
         next();
         long offset = DirectPool.offset(o, field);
-        int token = Stores.lock(o, offset, v);
-        Stores.mirrorRef(o, offset, v);
+        int token = LockedStores.lock(o, offset, v);
+        LockedStores.mirrorRef(o, offset, v);
         DirectPool.U.putReferenceVolatile(o, offset, v);
-        Stores.unlock(token);
+        LockedStores.unlock(token);
         done();
     }
 
     private void volatileLong(Object o, String field, long v) {
         next();
         long offset = DirectPool.offset(o, field);
-        int token = Stores.lock(o, offset);
-        Stores.mirrorBits(o, offset, v, 8);
+        int token = LockedStores.lock(o, offset);
+        LockedStores.mirrorBits(o, offset, v, 8);
         DirectPool.U.putLongVolatile(o, offset, v);
-        Stores.unlock(token);
+        LockedStores.unlock(token);
         done();
     }
 
