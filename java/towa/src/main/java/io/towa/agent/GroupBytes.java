@@ -31,7 +31,7 @@ final class GroupBytes {
     static byte[] make(String name, boolean on) {
         ClassWriter cw = begin(name);
         MethodVisitor mv = method(cw, "pre", "(" + O + O + "I)V", false);
-        if (on) pre(mv, 1, 2);
+        if (on) pre(mv);
         end(mv, Opcodes.RETURN);
         mv = method(cw, "post", "(" + O + "I)V", on);
         if (on) post(mv, "field");
@@ -52,7 +52,7 @@ final class GroupBytes {
         MethodVisitor mv = method(cw, "store", STORE_DESCS[kind], on);
         mv.visitAnnotation(ANNOTATIONS + "Hidden;", true).visitEnd();
         char k = KINDS.charAt(kind);
-        if (on && k == 'L') pre(mv, 2, -1);
+        if (on && k == 'L') storeIfMarked(mv);
         if (k == 'B') {
             Label bytes = new Label();
             Label stored = new Label();
@@ -108,19 +108,36 @@ final class GroupBytes {
         mv.visitFrame(Opcodes.F_SAME, 0, null, 0, null);
     }
 
-    /** Before the object in local variable 0 refers to that in {@code value}, perhaps null: it becomes durable if the first is, or the store does not happen. */
-    private static void pre(MethodVisitor mv, int value, int fieldId) {
+    /** Before the object in local variable 0 refers to that in 1, perhaps null: it becomes durable if the first is, or the store does not happen. */
+    private static void pre(MethodVisitor mv) {
         Label end = new Label();
+        ifMarked(mv, end);
         mv.visitVarInsn(Opcodes.ALOAD, 0);
-        mv.visitJumpInsn(Opcodes.IFNULL, end);
+        mv.visitVarInsn(Opcodes.ALOAD, 1);
+        mv.visitVarInsn(Opcodes.ILOAD, 2);
+        mv.visitMethodInsn(Opcodes.INVOKESTATIC, STORES, "pre", "(" + O + O + "I)V", false);
+        join(mv, end);
+    }
+
+    /** A marked array of references is stored to elsewhere, and that is all: what follows for one that is marked meanwhile is needed so rarely that C2 leaves it out. */
+    private static void storeIfMarked(MethodVisitor mv) {
+        Label not = new Label();
+        ifMarked(mv, not);
+        mv.visitVarInsn(Opcodes.ALOAD, 0);
+        mv.visitVarInsn(Opcodes.ILOAD, 1);
+        mv.visitVarInsn(Opcodes.ALOAD, 2);
+        mv.visitMethodInsn(Opcodes.INVOKESTATIC, STORES, "store", STORE_DESCS[KINDS.indexOf('L')], false);
+        mv.visitInsn(Opcodes.RETURN);
+        join(mv, not);
+    }
+
+    /** Goes on if the object in local variable 0 is there, and marked. */
+    private static void ifMarked(MethodVisitor mv, Label not) {
+        mv.visitVarInsn(Opcodes.ALOAD, 0);
+        mv.visitJumpInsn(Opcodes.IFNULL, not);
         mv.visitVarInsn(Opcodes.ALOAD, 0);
         mv.visitMethodInsn(Opcodes.INVOKESTATIC, HEADER, "marked", "(" + O + ")Z", false);
-        mv.visitJumpInsn(Opcodes.IFEQ, end);
-        mv.visitVarInsn(Opcodes.ALOAD, 0);
-        mv.visitVarInsn(Opcodes.ALOAD, value);
-        if (fieldId >= 0) mv.visitVarInsn(Opcodes.ILOAD, fieldId);
-        mv.visitMethodInsn(Opcodes.INVOKESTATIC, STORES, "pre", "(" + O + O + (fieldId >= 0 ? "I" : "") + ")V", false);
-        join(mv, end);
+        mv.visitJumpInsn(Opcodes.IFEQ, not);
     }
 
     /** After a plain store to the object in local variable 0; what it was to is in 1. */

@@ -7,6 +7,7 @@ import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
 import jdk.internal.misc.Unsafe;
 import jdk.internal.vm.annotation.DontInline;
+import jdk.internal.vm.annotation.Hidden;
 import jdk.internal.vm.annotation.ReservedStackAccess;
 
 /**
@@ -158,6 +159,50 @@ public final class Stores {
         }
     }
 
+    /**
+     * The store of {@code v} to an element of an array that is marked, and its barriers: one passage of the gate for both. Throws what the instruction would, and shows
+     * in no stack trace, either.
+     */
+    @DontInline @Hidden @ReservedStackAccess
+    public static void store(Object[] array, int i, Object v) {
+        if (Replicas.find(array) == 0) {
+            array[i] = v;
+            U.storeFence();
+            element(array, i);
+            return;
+        }
+        boolean stored = false;
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                long word = Replicas.find(array);
+                long position = word == 0 ? 0 : Promotion.promote(v);
+                // Not again: another thread may have stored since.
+                if (!stored) {
+                    array[i] = v;
+                    stored = true;
+                    U.storeFence();
+                }
+                if (word == 0 || (word & Replicas.GREY) != 0) {
+                    mirror(array, i, 1);
+                } else {
+                    long at = Replicas.position(word) + Layout.DATA + 8L * i;
+                    mirror(array, v, position, word, ClassInfos.of(array).elementAt(i), at);
+                    Nvm.writeBack(at, 8);
+                    Nvm.fence();
+                }
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
+            }
+            Collector.makeRoom(full, tried);
+        }
+    }
+
+    /** After a store to an element. */
     @DontInline
     public static void element(Object array, int i) {
         range(array, i, 1);
@@ -173,19 +218,7 @@ public final class Stores {
             PoolException full;
             int gate = Gate.enter();
             try {
-                long word = Replicas.find(array);
-                if (word == 0) {
-                    return;
-                }
-                ClassInfo c = ClassInfos.of(array);
-                long at = Replicas.position(word) + Layout.DATA;
-                int bytes = ClassInfo.bytes(c.element);
-                log(word, at + (long) from * bytes, (long) n * bytes, c.element == ClassInfo.REFERENCE);
-                for (int i = from; i < from + n; i++) {
-                    mirror(array, word, c.elementAt(i), at + (long) i * bytes, c.element);
-                }
-                Nvm.writeBack(at + (long) from * bytes, (long) n * bytes);
-                Nvm.fence();
+                mirror(array, from, n);
                 return;
             } catch (PoolException e) {
                 full = e;
@@ -194,6 +227,23 @@ public final class Stores {
             }
             Collector.makeRoom(full, tried);
         }
+    }
+
+    /** Brings {@code n} elements to the replica, if there is one. */
+    private static void mirror(Object array, int from, int n) {
+        long word = Replicas.find(array);
+        if (word == 0) {
+            return;
+        }
+        ClassInfo c = ClassInfos.of(array);
+        int bytes = ClassInfo.bytes(c.element);
+        long at = Replicas.position(word) + Layout.DATA + (long) from * bytes;
+        log(word, at, (long) n * bytes, c.element == ClassInfo.REFERENCE);
+        for (int i = 0; i < n; i++) {
+            mirror(array, word, c.elementAt(from + i), at + (long) i * bytes, c.element);
+        }
+        Nvm.writeBack(at, (long) n * bytes);
+        Nvm.fence();
     }
 
     /**
@@ -216,19 +266,39 @@ public final class Stores {
 
     /** Brings one value to the replica, and again while DRAM changes under it. */
     private static void mirror(Object o, long word, long dram, long at, char type) {
+        if (type == ClassInfo.REFERENCE) {
+            mirror(o, null, 0, word, dram, at);
+            return;
+        }
         int bytes = ClassInfo.bytes(type);
-        long bits = current(o, dram, type);
+        long bits = Slots.bits(o, dram, type);
         for (;;) {
-            log(word, at, bytes, type == ClassInfo.REFERENCE);
+            log(word, at, bytes, false);
             Nvm.putBits(at, bits, bytes);
             U.fullFence();
-            long now = current(o, dram, type);
+            long now = Slots.bits(o, dram, type);
             if (now == bits) {
                 DurableGraph.stored();
                 return;
             }
             bits = now;
         }
+    }
+
+    /** The same for a reference; that of {@code v} is at {@code position}, and stays there inside the gate. */
+    private static void mirror(Object o, Object v, long position, long word, long dram, long at) {
+        Object now = U.getReferenceVolatile(o, dram);
+        do {
+            if (now != v) {
+                v = now;
+                position = Promotion.promote(now);
+            }
+            log(word, at, 8, true);
+            Nvm.putBits(at, position, 8);
+            U.fullFence();
+            now = U.getReferenceVolatile(o, dram);
+        } while (now != v);
+        DurableGraph.stored();
     }
 
     /**
@@ -247,10 +317,6 @@ public final class Stores {
                 Collector.linked(Nvm.getLong(a));
             }
         }
-    }
-
-    private static long current(Object o, long dram, char type) {
-        return type == ClassInfo.REFERENCE ? Promotion.promote(U.getReferenceVolatile(o, dram)) : Slots.bits(o, dram, type);
     }
 
     // ---- static fields
