@@ -53,7 +53,7 @@ class ArrayStoresTest {
     }
 
     @Test
-    void ofDurableArrays() throws Throwable {
+    void ofDurableArrays() {
         Object[] objects = new Object[4];
         Integer[] numbers = new Integer[4];
         Object[] both = {objects, numbers};
@@ -82,7 +82,7 @@ class ArrayStoresTest {
 
     /** The value is made durable first, so its refusal comes before that of the store; it is no part of anything then. */
     @Test
-    void whatIsRefusedTwice() throws Throwable {
+    void whatIsRefusedTwice() {
         Integer[] numbers = {1, 2};
         Fixture.hold(numbers);
         Object bad = Thread.currentThread();

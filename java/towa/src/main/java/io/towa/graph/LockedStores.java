@@ -118,7 +118,7 @@ public final class LockedStores {
                 }
                 bits = Replicas.position(word);
             } else {
-                bits = raw(p.o, p.offset, p.bytes);
+                bits = Slots.raw(p.o, p.offset, p.bytes);
             }
             if (Nvm.getBits(p.at, p.bytes) == bits) {
                 return;
@@ -130,19 +130,6 @@ public final class LockedStores {
             Nvm.putBits(p.at, bits, p.bytes);
             Nvm.writeBack(p.at, p.bytes);
             Nvm.fence();
-        }
-    }
-
-    private static long raw(Object o, long offset, int bytes) {
-        switch (bytes) {
-            case 1:
-                return U.getByteOpaque(o, offset) & 0xffL;
-            case 2:
-                return U.getShortOpaque(o, offset) & 0xffffL;
-            case 4:
-                return U.getIntOpaque(o, offset) & 0xffffffffL;
-            default:
-                return U.getLongOpaque(o, offset);
         }
     }
 
@@ -207,7 +194,7 @@ public final class LockedStores {
             Object v = U.getReference(o, offset);
             bits = v == null ? 0 : Replicas.position(Replicas.find(v));
         } else {
-            bits = raw(o, offset, bytes);
+            bits = Slots.raw(o, offset, bytes);
         }
         Nvm.putBits(at, bits, bytes);
         Nvm.writeBack(at, bytes);

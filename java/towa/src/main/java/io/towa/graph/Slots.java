@@ -10,7 +10,12 @@ final class Slots {
 
     /** The value of a primitive field or element in DRAM. */
     static long bits(Object o, long offset, char type) {
-        switch (ClassInfo.bytes(type)) {
+        return raw(o, offset, ClassInfo.bytes(type));
+    }
+
+    /** What {@code bytes} (1, 2, 4 or 8) bytes of DRAM hold. */
+    static long raw(Object o, long offset, int bytes) {
+        switch (bytes) {
             case 1:
                 return U.getByteOpaque(o, offset) & 0xffL;
             case 2:

@@ -13,7 +13,7 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
 /**
  * The slow paths of barriers: a store to an object that is marked, and so perhaps durable.
  *
- * <p>Plain stores: DRAM first (the program's own instruction), then the replica, written back and fenced before the barrier returns. The
+ * <p>Plain stores: DRAM first (the program's own instruction, or {@link #store} in its place), then the replica, written back and fenced before the barrier returns. The
  * value is read again from DRAM, not taken from the store: so when threads race, the last of them to come by here leaves what DRAM
  * has. A referent becomes durable before anything points to it. Volatile and atomic ones: {@link LockedStores}.
  *
@@ -184,6 +184,7 @@ public final class Stores {
                     stored = true;
                     U.storeFence();
                 }
+                // One that was grey may have got another replica, or none, while v became durable; one that was white may be marked by now.
                 if (word == 0 || (word & Replicas.GREY) != 0) {
                     mirror(array, i, 1);
                 } else {
