@@ -70,6 +70,7 @@ class MatrixIT {
         try (Machine m = Machine.start(reader.all(), "systemtest.matrix.MatrixProgram", "read", file)) {
             m.succeed();
             assertEquals(written, m.line("sum "), m::toString);
+            assertTrue(m.line("verify ").endsWith(", loads 20"), m::toString);
         }
         return String.format("%s%s, read by %s: %.1f s", writer.flags(), writer.virtual() ? " with virtual threads" : "", reader.flags(),
             (System.nanoTime() - begin) / 1e9);

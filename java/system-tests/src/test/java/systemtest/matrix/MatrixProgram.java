@@ -1,6 +1,7 @@
 package systemtest.matrix;
 
 import io.towa.DurableRoot;
+import io.towa.OnDemand;
 import io.towa.Towa;
 import io.towa.TowaOptions;
 import java.lang.invoke.MethodHandles;
@@ -51,6 +52,7 @@ public final class MatrixProgram {
         final byte[] bytes = new byte[1000];
         final Object[] objects = new Object[200];
         final StringBuilder text = new StringBuilder();
+        final List<OnDemand<List<Object>>> onDemand = new ArrayList<>();
         int plain;
         volatile long shown;
         volatile Pair latest;
@@ -93,9 +95,11 @@ public final class MatrixProgram {
                 Towa.collect();
             }
         }
-        List<String> wrong = Towa.verify();
-        System.out.println("verify " + wrong);
+        List<String> wrong = new ArrayList<>(Towa.verify());
+        Towa.collect();
         System.out.println("sum " + sum(world));
+        wrong.addAll(Towa.verify());
+        System.out.println("verify " + wrong + ", loads " + Towa.metrics().loads());
         if (!wrong.isEmpty()) {
             System.exit(3);
         }
@@ -144,6 +148,12 @@ public final class MatrixProgram {
                 }
                 w.plain++;
                 w.d += 0.5;
+                if (w.onDemand.size() < 20) {
+                    w.onDemand.add(new OnDemand<>(new ArrayList<>(List.of(p, i))));
+                } else if (i % 10 == 0) {
+                    w.onDemand.get(r.nextInt(20)).get().add(p);
+                    w.onDemand.get(r.nextInt(20)).set(new ArrayList<>(List.of("anew", p)));
+                }
             }
             if (i % 20 == 0) {
                 int n = i;
@@ -171,7 +181,11 @@ public final class MatrixProgram {
                 throw new AssertionError("not found by identity");
             }
         }
-        return w.hash.toString().hashCode() + " " + w.tree.hashCode() + " " + w.list.hashCode() + " " + identity + " " + w.concurrent.hashCode() + " "
+        StringBuilder onDemand = new StringBuilder();
+        for (OnDemand<List<Object>> o : w.onDemand) {
+            onDemand.append(o.get());
+        }
+        return onDemand.toString().hashCode() + " " + w.hash.toString().hashCode() + " " + w.tree.hashCode() + " " + w.list.hashCode() + " " + identity + " " + w.concurrent.hashCode() + " "
             + w.skip.toString().hashCode() + " " + w.deque.toString().hashCode() + " " + Arrays.toString(w.counters) + " " + w.longs.toString().hashCode() + " " + references
             + " " + Arrays.hashCode(w.ints) + " " + Arrays.hashCode(w.bytes) + " " + Arrays.hashCode(w.objects) + " " + w.text + " " + w.plain + " " + w.shown + " "
             + w.latest + " " + w.d;

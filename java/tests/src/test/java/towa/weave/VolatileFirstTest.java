@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.towa.OnDemand;
 import io.towa.Towa;
 import io.towa.medium.Nvm;
 import java.lang.invoke.MethodHandles;
@@ -140,6 +141,8 @@ class VolatileFirstTest {
         add("AtomicReference.lazySet", ar, ar::get, i -> ar.lazySet("l" + i));
         add("AtomicReference.getAndSet", ar, ar::get, i -> ar.getAndSet(new long[] {i}));
         add("AtomicReference.updateAndGet", ar, ar::get, i -> ar.updateAndGet(x -> "u" + i));
+        OnDemand<Object> od = new OnDemand<>();
+        add("OnDemand.set", od, od::get, i -> od.set("o" + i));
         AtomicIntegerArray ia = new AtomicIntegerArray(4);
         add("AtomicIntegerArray.addAndGet", ia, () -> ia.get(2), i -> ia.addAndGet(2, 5));
         AtomicReferenceArray<Object> ra = new AtomicReferenceArray<>(4);

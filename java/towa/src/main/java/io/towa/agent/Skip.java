@@ -77,22 +77,25 @@ final class Skip {
         {"java/util/concurrent/DelayQueue", "leader"},
     };
 
+    /** Of this library alone it may be durable, and is woven: it is called by programs, never by barriers. */
+    private static final String ON_DEMAND = "io/towa/OnDemand";
+
     private Skip() {}
 
     /**
-     * Of a class of the JDK: may its instances be durable? The graph's policy asks here, too, and refuses instances of all others.
+     * Of a class of the boot loader: may its instances be durable? The graph's policy asks here, too, and refuses instances of all others.
      */
     static boolean mayHoldData(String name) {
         int slash = name.lastIndexOf('/');
         for (int i = 0; i < DATA.length; i++) if (DATA[i].length() == slash && name.startsWith(DATA[i])) return true;
-        return false;
+        return name.equals(ON_DEMAND);
     }
 
     /** Why the class of that internal name is not woven; null: it is. */
     static String reason(String name) {
         // Most classes are an application's: nothing here is.
         char first = name.charAt(0);
-        if (first != 'j' && first != 's' && first != 'i') return null;
+        if (first != 'j' && first != 's' && first != 'i' || name.equals(ON_DEMAND)) return null;
         for (int i = 0; i < PREFIXES.length; i++) {
             String prefix = PREFIXES[i][0];
             if (!name.startsWith(prefix)) continue;

@@ -20,6 +20,7 @@ public final class Events {
     public static final int RECOVERY = 1;
     public static final int COLLECTION = 2;
     public static final int COMMIT = 3;
+    public static final int LOAD = 4;
 
     private static final Object LOCK = new Object();
     /** JFR is loaded, our classes for it are not. Plain, as {@link #on}: a thread that sees it late misses an event. */
@@ -113,6 +114,13 @@ public final class Events {
         e.bytes = bytes;
         e.gcTime = gcNanos < 0 ? Long.MIN_VALUE : gcNanos;
         e.rewritten = rewritten;
+        later(e);
+    }
+
+    public static void load(Object event, String file, long objects) {
+        LoadEvent e = (LoadEvent) event;
+        e.file = file;
+        e.objects = objects;
         later(e);
     }
 

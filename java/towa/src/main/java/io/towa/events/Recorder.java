@@ -5,7 +5,8 @@ import jdk.jfr.Event;
 /** What refers to JFR; loaded when that is. */
 final class Recorder {
     /** To ask whether a kind is recorded: cheaper than making one each time. In the order of the kinds in {@link Events}. */
-    private static final Event[] OF_KIND = {new PromotionEvent(), new RecoveryEvent(), new CollectionEvent(), new CommitEvent()};
+    private static final Event[] OF_KIND = {new PromotionEvent(), new RecoveryEvent(), new CollectionEvent(), new CommitEvent(),
+        new LoadEvent()};
     private static final RefusedEvent REFUSED = new RefusedEvent();
 
     private Recorder() {}
@@ -27,6 +28,9 @@ final class Recorder {
                 break;
             case Events.COLLECTION:
                 e = new CollectionEvent();
+                break;
+            case Events.LOAD:
+                e = new LoadEvent();
                 break;
             default:
                 e = new CommitEvent();

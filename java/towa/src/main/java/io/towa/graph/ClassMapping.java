@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.pool.Layout;
@@ -53,6 +54,7 @@ final class ClassMapping {
     boolean isString;
     /** Whether {@link Repairs} looks at the instances. */
     boolean suspect;
+    boolean isOnDemand;
 
     private final String pool;
 
@@ -81,6 +83,7 @@ final class ClassMapping {
         }
         same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields());
         isString = type == String.class;
+        isOnDemand = type == OnDemand.class;
         suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
         plan(names);
     }

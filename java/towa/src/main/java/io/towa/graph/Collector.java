@@ -43,8 +43,6 @@ public final class Collector {
     private static final Object HANDED = new Object();
     /** Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. */
     private static final int RESERVE = 256 << 10;
-    private static final int[] NO_REFERENCES = {};
-    private static final int[] ARRAY_OF_REFERENCES = {};
 
     /** Under CYCLE: the pool is about to be closed, or not open yet. */
     private static boolean stopped = true;
@@ -58,9 +56,10 @@ public final class Collector {
     /** Marked, not looked into yet: the marker's own, and what others hand it. */
     private static Positions open;
     private static Positions handed;
-    /** By index of the class record: offsets of references. */
-    private static int[][] references;
+    private static ReplicaLayouts layouts;
     private static Allocator allocator;
+    /** Something in the pool was never loaded, so no recovery has looked at it: every replica is checked before it is believed. */
+    private static boolean unchecked;
     /** Under CYCLE; null if it could not be had again. */
     private static byte[] reserve;
 
@@ -135,6 +134,7 @@ public final class Collector {
         boolean marked = false;
         try {
             begin();
+            Loads.each(NOT_LOADED);
             while (take()) {
                 drain();
             }
@@ -146,7 +146,7 @@ public final class Collector {
         } finally {
             free(marked);
             open = null;
-            references = null;
+            layouts = null;
         }
     }
 
@@ -154,7 +154,8 @@ public final class Collector {
         long start = System.nanoTime();
         Gate.shut();
         try {
-            references = referencesByClass(DurableGraph.classes());
+            layouts = new ReplicaLayouts(DurableGraph.classes());
+            unchecked = Loads.lazily();
             allocator.colour(true);
             broken = false;
             marking = true;
@@ -259,14 +260,38 @@ public final class Collector {
             throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": a reference to " + at
                 + ", where no object can be; restore the file from a copy");
         }
-        if (allocator.mark(at)) {
+        if (mark(at)) {
             open.push(at);
+        }
+    }
+
+    private static final Loads.Visitor NOT_LOADED = new Loads.Visitor() {
+        @Override
+        public void position(long at) {
+            reach(at);
+        }
+    };
+
+    private static boolean mark(long at) {
+        // What is marked may be a block born since, whose header is not written yet.
+        if (unchecked && !allocator.marked(at)) {
+            check(at);
+        }
+        return allocator.mark(at);
+    }
+
+    /** That a block begins here which is as large as a replica of its class; so the allocator knows of it, too. */
+    private static void check(long at) {
+        int index = Nvm.getInt(at + Layout.CLASS_INDEX);
+        if (!allocator.fits(at, layouts.bytes(index, Nvm.getInt(at + Layout.LENGTH)))) {
+            throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": the object at " + at + " of class " + index
+                + " has no block of its own; restore the file from a copy");
         }
     }
 
     /** Inside the gate: a reference to the replica at {@code at} is about to be stored in the pool. */
     static void linked(long at) {
-        if (marking && at != 0 && allocator.mark(at)) {
+        if (marking && at != 0 && mark(at)) {
             boolean done = false;
             try {
                 synchronized (HANDED) {
@@ -301,12 +326,12 @@ public final class Collector {
     /** Reaches what the replica at {@code at} refers to. */
     private static void look(long at) {
         int index = Nvm.getInt(at + Layout.CLASS_INDEX);
-        int[] offsets = index > 0 && index < references.length ? references[index] : null;
+        int[] offsets = layouts.references(index);
         if (offsets == null) {
             throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": the object at " + at + " is of class " + index
                 + ", which the pool does not have; restore the file from a copy");
         }
-        if (offsets == ARRAY_OF_REFERENCES) {
+        if (offsets == ReplicaLayouts.ALL) {
             long end = at + Layout.DATA + 8L * Nvm.getInt(at + Layout.LENGTH);
             for (long slot = at + Layout.DATA; slot < end; slot += 8) {
                 reach(Nvm.getLong(slot));
@@ -316,33 +341,6 @@ public final class Collector {
         for (int i = 0; i < offsets.length; i++) {
             reach(Nvm.getLong(at + offsets[i]));
         }
-    }
-
-    private static int[][] referencesByClass(List<Records.ClassRecord> classes) {
-        int most = 0;
-        for (int i = 0; i < classes.size(); i++) {
-            most = Math.max(most, classes.get(i).index());
-        }
-        int[][] all = new int[most + 1][];
-        for (int i = 0; i < classes.size(); i++) {
-            all[classes.get(i).index()] = references(classes.get(i));
-        }
-        return all;
-    }
-
-    private static int[] references(Records.ClassRecord c) {
-        if (c.form() == Layout.FORM_ARRAY) {
-            char element = c.name().charAt(1);
-            return element == 'L' || element == '[' ? ARRAY_OF_REFERENCES : NO_REFERENCES;
-        }
-        int[] offsets = new int[c.fields().size()];
-        int n = 0;
-        for (int i = 0; i < offsets.length; i++) {
-            if (c.fields().get(i).type() == ClassInfo.REFERENCE) {
-                offsets[n++] = c.fields().get(i).offset();
-            }
-        }
-        return n == 0 ? NO_REFERENCES : java.util.Arrays.copyOf(offsets, n);
     }
 
     /** A stack of positions. */

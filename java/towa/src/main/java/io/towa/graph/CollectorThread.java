@@ -16,6 +16,8 @@ final class CollectorThread extends Thread {
     private static final int LOOK_MILLIS = 100;
     /** Replicas that are out of use hold their objects: in a small heap that is soon too much. */
     private static final long LEAST = Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 8);
+    /** The same, where the allocator does not know what is free. */
+    private static final long FIRST = 1 << 20;
     /** Looks between two at the JVM's heap. */
     private static final int HEAP_LOOKS = 10;
 
@@ -88,6 +90,10 @@ final class CollectorThread extends Thread {
     }
 
     private static boolean muchAllocated() {
+        if (DurableGraph.allocator().isIncomplete()) {
+            // Nothing is known to be free: a program that stores at all needs to know, one that only reads need not pay for it.
+            return DurableGraph.allocator().allocatedSinceSweep() >= FIRST;
+        }
         return DurableGraph.allocator().allocatedSinceSweep() > Math.max(LEAST, DurableGraph.allocator().usedAfterSweep() / 2);
     }
 

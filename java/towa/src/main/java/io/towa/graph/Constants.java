@@ -77,6 +77,7 @@ final class Constants {
     }
 
     private static void enter(Object o, String name) {
+        Header.restore(o, hash(name));
         int i = System.identityHashCode(o) & OBJECTS.length - 1;
         while (OBJECTS[i] != null) {
             i = i + 1 & OBJECTS.length - 1;
@@ -85,6 +86,27 @@ final class Constants {
         U.storeFence();
         OBJECTS[i] = o;
         count++;
+    }
+
+    /**
+     * Gives the constant {@code o}, which is about to become durable, the identity hash that follows from its name, if it has none: so it has the same in every run, and
+     * in whatever pool, also if its replica there has not been loaded yet. Hash tables that it is a key in need not be made anew then.
+     */
+    static void identify(Object o, ClassInfo info) {
+        if (!Header.marked(o)) {
+            Header.restore(o, hash(info.recordName() + ' ' + new String(text(o, info), StandardCharsets.UTF_8)));
+        }
+    }
+
+    private static int hash(String name) {
+        int h = name.hashCode() * 0x9E3779B1;
+        return Math.max(1, (h ^ h >>> 15) & 0x7fffffff);
+    }
+
+    /** Whether the replica at {@code at}, which may be another than the one that {@code o} has, stands for the constant {@code o}. */
+    static boolean isAt(long at, Object o, ClassInfo info) {
+        return Nvm.getInt(at + Layout.CLASS_INDEX) == info.index && Nvm.getInt(at + Layout.LENGTH) == text(o, info).length
+            && text(at).equals(new String(text(o, info), StandardCharsets.UTF_8));
     }
 
     /** The name under which {@code o} is known; null if it is no sentinel. */

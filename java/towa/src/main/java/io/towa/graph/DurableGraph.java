@@ -122,6 +122,7 @@ public final class DurableGraph {
 
     private static void abandon(PoolFile file) {
         try {
+            Loads.end();
             if (committer != null) {
                 committer.end();
                 committer = null;
@@ -158,6 +159,7 @@ public final class DurableGraph {
         if (committer != null) {
             committer.end();
         }
+        Loads.pause();
         Gate.shut();
         boolean closed = false;
         try {
@@ -167,11 +169,13 @@ public final class DurableGraph {
             }
             active = false;
             closed = true;
+            Loads.end();
             Replicas.reset(0);
             Roots.reset(new ArrayList<>());
             pool.close();
         } finally {
             Gate.open();
+            Loads.resume();
             if (!closed) {
                 // The last commit failed. Nothing is lost: the pool is still open.
                 committer = committer.again();
@@ -289,6 +293,6 @@ public final class DurableGraph {
 
     public static Metrics metrics() {
         return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
-            Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds());
+            Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds(), Loads.loads());
     }
 }

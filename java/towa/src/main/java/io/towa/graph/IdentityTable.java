@@ -80,6 +80,19 @@ final class IdentityTable {
         }
     }
 
+    /** The object with this identity hash whose replica is at {@code position}, which is not grey; null if it is not here. */
+    Object at(int hash, long position) {
+        int h = spread(hash);
+        Table t = (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> SHARD_SHIFT) << REF_SHIFT));
+        int mask = t.keys.length - 1;
+        for (int i = h & mask;; i = i + 1 & mask) {
+            Object k = key(t, i);
+            if (k == null || k != REMOVED && U.getLongAcquire(t.words, WORDS + 8L * i) == position) {
+                return k;
+            }
+        }
+    }
+
     /**
      * Enters {@code o} with {@code word}, if it has none.
      *

@@ -49,6 +49,9 @@ final class Policy {
         if (c.isHidden() || c.isSynthetic() && c.getName().contains("$$Lambda")) {
             return "a lambda or hidden class cannot be found again by name; use a named class";
         }
+        if (c == Unloaded.class) {
+            return "the pool that has the value of this OnDemand was closed before that was loaded";
+        }
         if (isRefused(c)) {
             return c.getName() + " stands for something outside the program's data, or holds it";
         }

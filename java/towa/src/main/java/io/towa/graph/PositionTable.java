@@ -158,6 +158,35 @@ final class PositionTable {
 
     // ---- recovery
 
+    /**
+     * Takes over all that {@code other}, which nobody puts to any more, has in its slots. If it fails for want of room it may be called once more: nothing is
+     * half taken over that would be another thing then.
+     */
+    void absorb(PositionTable other) {
+        Object[][][] all = other.chunks;
+        for (int c = 0; c < all.length; c++) {
+            if (all[c] != null) {
+                absorb(all[c], chunk(c));
+            }
+        }
+    }
+
+    private static void absorb(Object[][] from, Object[][] to) {
+        for (int s = 0; s < CHUNK; s++) {
+            Object[] slots = from[s];
+            Object[] here = slots == null ? null : (Object[]) U.compareAndExchangeReference(to, at(s), null, slots);
+            if (here == null || here == slots) {
+                continue;
+            }
+            // Others have objects in that segment: their slots are theirs.
+            for (int i = 0; i < slots.length; i++) {
+                if (slots[i] != null) {
+                    U.putReferenceRelease(here, at(i), slots[i]);
+                }
+            }
+        }
+    }
+
     /** Pieces of {@link #markAll}. */
     int pieces() {
         return chunks.length;

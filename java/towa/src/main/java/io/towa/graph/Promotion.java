@@ -237,6 +237,9 @@ final class Promotion extends Batches.Batch {
             // Before the object is entered: one that is grey and in nobody's list would stay so.
             grow();
         }
+        if (as.form > Layout.FORM_ARRAY) {
+            Constants.identify(o, as);
+        }
         // The identity hash enters the header here: from now on writers see the mark.
         long had = Replicas.insert(o, Replicas.grey(position, slot), bytes);
         if (had != 0) {

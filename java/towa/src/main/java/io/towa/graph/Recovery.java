@@ -26,6 +26,9 @@ import jdk.internal.misc.Unsafe;
  *   | what a crash left half done is repaired, in DRAM | barriers turned on | the table of replicas shown, other blocks free | repairs mirrored | all roots set
  * </pre>
  *
+ * What lies behind an {@link io.towa.OnDemand} is left for later ({@link Loads}), if there is no changed class, whose instances are to be written afresh; then
+ * no block is known to be free until the collector has come by.
+ *
  * What must always hold: until the walk is whole, nothing changes in the file, and no static field; so a failure, or a crash, leaves
  * the pool as it was, and the next recovery finds the same. The static fields of all roots are set together, at the very end.
  */
@@ -59,12 +62,13 @@ final class Recovery {
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
         checkMarkNumber(pool.name());
-        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, names, frontier);
+        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, names, frontier, Loads.possible(mappings), false);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
         walkFrom(walk, roots);
         long walkEnd = System.nanoTime();
-        Repairs repairs = repair(pool.name(), walk);
+        boolean whole = walk.onDemands().isEmpty();
+        Repairs repairs = repair(walk, Loads.rehash());
         turnOn(mappings);
         boolean rewritten = changed(mappings);
         if (rewritten) {
@@ -72,12 +76,20 @@ final class Recovery {
             Rewrite.run(allocator, classes, roots, walk.objects());
         } else {
             walk.install();
-            allocator.sweep();
-            repairs.mirror(walk.rehashed());
+            if (whole) {
+                allocator.sweep();
+            } else {
+                allocator.keepRest();
+            }
+            mirror(repairs, walk.rehashed(), whole);
             if (makeRoots(roots)) {
                 Rewrite.switchRoots(roots, values(roots));
             }
         }
+        if (whole) {
+            forgetStale(mappings, classes);
+        }
+        Loads.begin(walk);
         setFields(roots);
         long end = System.nanoTime();
         last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.objects(),
@@ -104,15 +116,43 @@ final class Recovery {
         return ms;
     }
 
-    private static Repairs repair(String pool, RecoveryWalk walk) {
+    /**
+     * Repairs what {@code walk} has met, in DRAM.
+     *
+     * @param rehash hash tables may need to be made anew even if no constant was met that has another identity hash
+     */
+    static Repairs repair(RecoveryWalk walk, boolean rehash) {
         Repairs repairs = new Repairs(walk.suspects());
         try {
-            repairs.run(!walk.rehashed().isEmpty());
+            repairs.run(rehash || !walk.rehashed().isEmpty());
         } catch (RuntimeException e) {
-            throw new PoolException(Reason.DAMAGED, pool + ": a collection that was brought back is not as its class makes it (" + e
+            throw new PoolException(Reason.DAMAGED, walk.pool + ": a collection that was brought back is not as its class makes it (" + e
                 + "); restore the file from a copy", e);
         }
         return repairs;
+    }
+
+    /** @param whole nothing is left behind an OnDemand: the tables that were met are all that there are */
+    private static void mirror(Repairs repairs, List<RecoveryWorker.Rehashed> rehashed, boolean whole) {
+        if (!whole && !rehashed.isEmpty()) {
+            Loads.tablesElsewhereMayBeStale();
+        }
+        repairs.mirror(rehashed);
+        if (whole && Loads.rehash()) {
+            Nvm.putLongDurably(Layout.REHASH, 0);
+        }
+    }
+
+    /** Records of classes as they are no more, and of which the pool has no instance (any more): with them it could not be opened lazily. */
+    private static void forgetStale(ClassMapping[] mappings, List<Records.ClassRecord> classes) {
+        boolean rewritten = changed(mappings);
+        for (int i = 1; i < mappings.length; i++) {
+            ClassMapping m = mappings[i];
+            if (m != null && !m.same && (rewritten || !m.reached)) {
+                Records.removeClass(m.record);
+                classes.remove(m.record);
+            }
+        }
     }
 
     /** Whether the replicas of some class that was met would not look the same today. */
@@ -214,7 +254,7 @@ final class Recovery {
         long[] values = values(roots);
         String[] rootNames = new String[values.length];
         for (int i = 0; i < values.length; i++) {
-            rootNames[i] = roots.get(i).name;
+            rootNames[i] = "root " + roots.get(i).name;
         }
         Object[] objects = walk.run(values, rootNames);
         for (int i = 0; i < values.length; i++) {
@@ -312,11 +352,11 @@ final class Recovery {
     }
 
     /** The barriers of every class that has instances, by one redefinition; then their records count as theirs. */
-    private static void turnOn(ClassMapping[] mappings) {
+    static void turnOn(ClassMapping[] mappings) {
         Class<?>[] types = new Class<?>[mappings.length];
         int n = 0;
         for (int i = 1; i < mappings.length; i++) {
-            if (mappings[i] != null && mappings[i].reached && mappings[i].form <= Layout.FORM_ARRAY) {
+            if (isNew(mappings[i]) && mappings[i].form <= Layout.FORM_ARRAY) {
                 types[n++] = mappings[i].type;
             }
         }
@@ -324,13 +364,17 @@ final class Recovery {
             Groups.ensureFlipped(types, n);
         }
         for (int i = 1; i < mappings.length; i++) {
-            if (mappings[i] != null && mappings[i].reached && mappings[i].same) {
+            if (isNew(mappings[i]) && mappings[i].same) {
                 mappings[i].info.index = i;
                 if (mappings[i].form == Layout.FORM_ENUM) {
                     indexBodies(mappings[i].type, i);
                 }
             }
         }
+    }
+
+    private static boolean isNew(ClassMapping m) {
+        return m != null && m.reached && m.info.index == 0;
     }
 
     /** Constants with a body have a class each, and the record of their enum. */

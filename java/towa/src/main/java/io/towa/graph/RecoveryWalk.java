@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.pool.Allocator;
@@ -9,7 +10,7 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * The walk over all replicas that the roots reach, by several threads: what they share.
+ * The walk over all replicas that the roots reach, or one value that was not loaded yet ({@link Loads}), by several threads: what they share.
  *
  * <pre>
  *   a replica is    met: object made, with its primitives and identity hash, and first in the replica's slot     |     filled: references set
@@ -17,6 +18,8 @@ import java.util.List;
  *
  * Each thread keeps what it has met and not filled; one that has nothing takes from a common heap, to which others give while somebody waits. All
  * wait: the walk is over. Large arrays are filled piece by piece, so what is kept stays small.
+ *
+ * <p>The other threads are started when the first has met so many objects that it is worth it.
  *
  * <p>What must always hold: no thread reads the pool outside its used part, whatever a damaged replica says; the first failure ends all.
  */
@@ -28,8 +31,14 @@ final class RecoveryWalk {
     final long frontier;
     /** What has been met: while the walk runs, every object; then those whose identity hash leads there. */
     final PositionTable met = new PositionTable();
+    /** It stops at every OnDemand. */
+    final boolean lazily;
+    /** It is beside a running program: it stops at what is loaded, too, and shows what it has made at once, by {@link #show}. */
+    final boolean beside;
 
     private final RecoveryWorker[] workers;
+    /** Those that have been started, the program's own thread among them. */
+    private volatile int running = 1;
     private final Object[] turns = new Object[64];
     private IdentityTable strays;
     private volatile Throwable failure;
@@ -42,24 +51,25 @@ final class RecoveryWalk {
     private volatile boolean hungry;
     private boolean over;
 
-    RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, long frontier) {
+    RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, long frontier, boolean lazily, boolean beside) {
         this.pool = pool;
         this.allocator = allocator;
         this.mappings = mappings;
         this.names = names;
         this.frontier = frontier;
+        this.lazily = lazily;
+        this.beside = beside;
         for (int i = 0; i < turns.length; i++) {
             turns[i] = new Object();
         }
         workers = new RecoveryWorker[Math.max(1, Runtime.getRuntime().availableProcessors())];
-        for (int i = 0; i < workers.length; i++) {
-            workers[i] = new RecoveryWorker(this);
-        }
+        workers[0] = new RecoveryWorker(this);
     }
 
     /**
-     * Brings back what the values of the roots reach, and shows it in {@link Replicas}.
+     * Brings back what the values of the roots reach.
      *
+     * @param rootNames for messages
      * @return the objects of the roots
      */
     Object[] run(long[] values, String[] rootNames) {
@@ -71,13 +81,9 @@ final class RecoveryWalk {
         } catch (Throwable e) {
             fail(e);
         }
-        for (int i = 1; i < workers.length && failure == null; i++) {
-            workers[i].setDaemon(true);
-            workers[i].start();
-        }
         workers[0].run();
         boolean interrupted = false;
-        for (int i = 1; i < workers.length; i++) {
+        for (int i = 1; i < running; i++) {
             for (;;) {
                 try {
                     workers[i].join();
@@ -94,15 +100,35 @@ final class RecoveryWalk {
         return objects;
     }
 
-    /** What was made is seen as durable from now on. */
+    /** The first thread has found that there is much to do. */
+    synchronized void callOthers() {
+        if (running == 1 && !over) {
+            for (int i = 1; i < workers.length; i++) {
+                workers[i] = new RecoveryWorker(this);
+                workers[i].setDaemon(true);
+                workers[i].start();
+                running = i + 1;
+            }
+        }
+    }
+
+    /** What was made is all that is durable from now on. */
     void install() {
         Replicas.install(met, objects() - strayed(), strays());
     }
 
+    /** What was made is durable, too, from now on; if it fails for want of room, to be done again. */
+    void show() {
+        for (int i = 0; i < running; i++) {
+            workers[i].showStrays();
+        }
+        Replicas.add(met);
+    }
+
     /** Objects that were made and cannot be found by their positions: more than the table has, if two replicas stand for one constant. */
-    private long strayed() {
+    long strayed() {
         long n = 0;
-        for (int i = 0; i < workers.length; i++) {
+        for (int i = 0; i < running; i++) {
             n += workers[i].strays();
         }
         return n;
@@ -111,7 +137,7 @@ final class RecoveryWalk {
     /** Objects that were made. */
     long objects() {
         long n = 0;
-        for (int i = 0; i < workers.length; i++) {
+        for (int i = 0; i < running; i++) {
             n += workers[i].made;
         }
         return n;
@@ -125,7 +151,7 @@ final class RecoveryWalk {
     /** What has another identity hash than the saved one. */
     List<RecoveryWorker.Rehashed> rehashed() {
         List<RecoveryWorker.Rehashed> all = new ArrayList<>();
-        for (int i = 0; i < workers.length; i++) {
+        for (int i = 0; i < running; i++) {
             all.addAll(workers[i].rehashed);
         }
         return all;
@@ -134,10 +160,35 @@ final class RecoveryWalk {
     /** Objects that {@link Repairs} looks at. */
     List<Object> suspects() {
         List<Object> all = new ArrayList<>();
-        for (int i = 0; i < workers.length; i++) {
+        for (int i = 0; i < running; i++) {
             all.addAll(workers[i].suspects);
         }
         return all;
+    }
+
+    /** OnDemands that were met and not followed. */
+    List<OnDemand<?>> onDemands() {
+        List<OnDemand<?>> all = new ArrayList<>();
+        for (int i = 0; i < running; i++) {
+            all.addAll(workers[i].onDemands);
+        }
+        return all;
+    }
+
+    /** Position of what the {@code i}-th of them refers to; 0: null. */
+    long behind(int i) {
+        int w = 0;
+        while (i >= workers[w].onDemands.size()) {
+            i -= workers[w++].onDemands.size();
+        }
+        return workers[w].behind(i);
+    }
+
+    /** What is at {@code at} is no object; one that was met there: the pool is damaged. */
+    void requireUnmet(long at) {
+        if (met.get(at) != null) {
+            throw new PoolException(Reason.DAMAGED, pool + ": the record at " + at + " is an object, too; restore the file from a copy");
+        }
     }
 
     // ---- failure
@@ -190,7 +241,7 @@ final class RecoveryWalk {
     synchronized int take(long[] into) {
         waiting++;
         while (heapSize == 0 && !over) {
-            if (waiting == workers.length) {
+            if (waiting == running) {
                 over = true;
                 notifyAll();
                 break;
@@ -202,7 +253,7 @@ final class RecoveryWalk {
             return 0;
         }
         waiting--;
-        int n = Math.min(into.length, Math.max(1, heapSize / workers.length));
+        int n = Math.min(into.length, Math.max(1, heapSize / running));
         System.arraycopy(heap, heapSize - n, into, 0, n);
         heapSize -= n;
         hungry = heapSize == 0 && waiting > 0;

@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.barrier.Header;
@@ -23,6 +24,8 @@ final class RecoveryWorker extends Thread {
     /** An item of work: position / 16 in the lower bits, the piece in the upper. */
     private static final int POSITION_BITS = 40;
     private static final long POSITION = (1L << POSITION_BITS) - 1;
+    /** Objects that one thread makes in less time than it takes to call others. */
+    private static final int MANY = 1 << 13;
     /** Replicas that two threads are not to make at once, for one of the objects would be in vain: more bytes than that. */
     private static final int LARGE = Layout.SEGMENT;
 
@@ -38,8 +41,12 @@ final class RecoveryWorker extends Thread {
     private int size;
     final List<Rehashed> rehashed = new ArrayList<>();
     final List<Object> suspects = new ArrayList<>();
-    /** Objects that this thread has made. */
+    /** OnDemands that are not followed, and where that would lead. */
+    final List<OnDemand<?>> onDemands = new ArrayList<>();
+    private long[] behind = new long[16];
+    /** Objects that this thread has made, and how many more are worth more threads. */
     long made;
+    private long callOthersAt = MANY;
     /** Of them, those whose identity hash does not lead to their replica, and where that is. */
     private final List<Object> strays = new ArrayList<>();
     private long[] strayAt = new long[16];
@@ -77,6 +84,10 @@ final class RecoveryWorker extends Thread {
                     if (walk.hungry() && size > 1) {
                         giveHalf();
                     }
+                    if (made > callOthersAt) {
+                        callOthersAt = Long.MAX_VALUE;
+                        walk.callOthers();
+                    }
                     size--;
                     step((work[size] & POSITION) << 4, work[size] >>> POSITION_BITS);
                     if (walk.failed()) {
@@ -85,10 +96,10 @@ final class RecoveryWorker extends Thread {
                 }
                 size = walk.take(work);
             } while (size > 0);
-            if (!walk.failed()) {
+            if (!walk.failed() && !walk.beside) {
                 walk.markBlocks();
             }
-            if (!walk.failed()) {
+            if (!walk.failed() && !walk.beside) {
                 enterStrays();
             }
         } catch (Throwable e) {
@@ -226,6 +237,9 @@ final class RecoveryWorker extends Thread {
     /** As {@link #reach}, by the slots around {@code at}; null if nobody has made it. */
     private Object known(long at, Object[] slots) {
         Object o = slots == null ? null : PositionTable.get(at, slots);
+        if (o == null && walk.beside) {
+            o = Replicas.at(at);
+        }
         if (o != null) {
             // The slot is that of the block, wherever in it the reference leads.
             if (!allocator.begins(at)) {
@@ -304,6 +318,10 @@ final class RecoveryWorker extends Thread {
         if (c.suspect) {
             suspects.add(o);
         }
+        if (c.isOnDemand && walk.lazily) {
+            onDemand((OnDemand<?>) o, Nvm.getLong(at + c.refNvm[0]));
+            return o;
+        }
         if (c.refTypes.length != 0 && !filled(o, at, c)) {
             push(at, 0);
         }
@@ -325,6 +343,22 @@ final class RecoveryWorker extends Thread {
         holderSlot = slot;
         reachedClass = reached;
         return all;
+    }
+
+    /** What {@code o} refers to, at {@code to}, is for later. */
+    private void onDemand(OnDemand<?> o, long to) {
+        if (to != 0 && !isPlace(to)) {
+            throw damaged(to, "is no place of an object");
+        }
+        if (onDemands.size() == behind.length) {
+            behind = Arrays.copyOf(behind, 2 * behind.length);
+        }
+        behind[onDemands.size()] = to;
+        onDemands.add(o);
+    }
+
+    long behind(int i) {
+        return behind[i];
     }
 
     // ---- strays
@@ -353,6 +387,16 @@ final class RecoveryWorker extends Thread {
             // Two replicas may stand for one constant.
             if (met.get(PositionTable.positionOf(hash)) != o) {
                 table.insert(o, hash, strayAt[i]);
+            }
+        }
+    }
+
+    /** The same beside a running program: in the tables that it uses. */
+    void showStrays() {
+        for (int i = 0; i < strays.size(); i++) {
+            met.set(strayAt[i], null);
+            if (Replicas.find(strays.get(i)) == 0) {
+                Replicas.add(strays.get(i), strayAt[i]);
             }
         }
     }
@@ -472,7 +516,7 @@ final class RecoveryWorker extends Thread {
 
     private String where() {
         if (holder == null) {
-            return "root " + rootName;
+            return rootName;
         }
         if (holder.form == Layout.FORM_ARRAY) {
             return "element " + holderSlot + " of the " + holder.type.getTypeName() + " at " + holderAt;

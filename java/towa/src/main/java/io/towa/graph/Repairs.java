@@ -76,19 +76,47 @@ final class Repairs {
         }
     }
 
+    boolean any() {
+        return !changes.isEmpty();
+    }
+
     /**
-     * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. The blocks that are free are known by now;
-     * nobody else stores. If it fails, the section stays open: the next recovery undoes it.
+     * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. Nobody else stores to any of them. In a section,
+     * or as part of the one that this thread is in, if any; if it fails nothing has changed in the pool.
      */
     void mirror(List<RecoveryWorker.Rehashed> rehashed) {
         if (changes.isEmpty() && rehashed.isEmpty()) {
             return;
         }
-        UndoLog.begin();
-        for (int i = 0; i < changes.size(); i++) {
-            Change c = changes.get(i);
-            Stores.offset(c.o, c.offset, c.bytes);
+        boolean own = !UndoLog.isMine();
+        if (own) {
+            UndoLog.begin();
         }
+        long before = UndoLog.entries();
+        boolean done = false;
+        try {
+            for (int i = 0; i < changes.size(); i++) {
+                Change c = changes.get(i);
+                Stores.offset(c.o, c.offset, c.bytes);
+            }
+            mirrorHashes(rehashed);
+            done = true;
+        } finally {
+            int gate = Gate.enter();
+            try {
+                if (!done) {
+                    UndoLog.undo(before);
+                }
+                if (own) {
+                    UndoLog.end();
+                }
+            } finally {
+                Gate.exit(gate);
+            }
+        }
+    }
+
+    private static void mirrorHashes(List<RecoveryWorker.Rehashed> rehashed) {
         int gate = Gate.enter();
         try {
             for (int i = 0; i < rehashed.size(); i++) {
@@ -98,7 +126,6 @@ final class Repairs {
                 Nvm.writeBack(at, 4);
             }
             Nvm.fence();
-            UndoLog.end();
         } finally {
             Gate.exit(gate);
         }

@@ -1,7 +1,9 @@
 package io.towa.graph;
 
 import io.towa.barrier.Header;
+import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -14,7 +16,9 @@ import jdk.internal.misc.Unsafe;
  *   any other                               is found in {@link IdentityTable}
  * </pre>
  *
- * What must always hold: an object that has an identity hash (as far as its header shows it) is never given another, so who is first to give it one decides which
+ * <p>What is behind an {@link io.towa.OnDemand} and not loaded yet stands as an {@link Unloaded}, which says itself where the replica is.
+ *
+ * <p>What must always hold: an object that has an identity hash (as far as its header shows it) is never given another, so who is first to give it one decides which
  * replica it has; who marks an object (its identity hash is in the header by then) has entered it before it fences every thread, so that a writer either finds the
  * entry or has made its store visible to the copy.
  *
@@ -84,7 +88,32 @@ public final class Replicas {
         }
         int hash = System.identityHashCode(o);
         long word = atItsPosition(o, hash);
-        return word != 0 ? word : byIdentity.find(o, hash);
+        if (word != 0) {
+            return word;
+        }
+        word = byIdentity.find(o, hash);
+        return word == 0 && o instanceof Unloaded unloaded ? unloaded.word() : word;
+    }
+
+    /** The object whose replica is at {@code position}, where one is that is reached; null if it is not loaded. */
+    static Object at(long position) {
+        Object o = byPosition.get(position);
+        return o != null ? o : byIdentity.at(Nvm.getInt(position + Layout.HASH), position);
+    }
+
+    /** Shows objects that were brought back since: those of {@code positions}; idempotent. The caller is inside the gate. */
+    static void add(PositionTable positions) {
+        byPosition.absorb(positions);
+    }
+
+    /** The same for one whose identity hash does not lead to its replica. */
+    static void add(Object o, long position) {
+        byIdentity.insert(o, System.identityHashCode(o), position);
+    }
+
+    /** So many have come by {@link #add(PositionTable)}. */
+    static void added(long objects) {
+        entries.add(objects);
     }
 
     /** Its word, if it is where its hash leads; else 0. */

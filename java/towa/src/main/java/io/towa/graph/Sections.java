@@ -44,6 +44,20 @@ public final class Sections {
         }
     }
 
+    /** No section of another thread runs from now until {@link #leave}. */
+    static void enter() {
+        LOCK.lock();
+    }
+
+    /** As {@link #enter}, if no other thread is in a section. */
+    static boolean tryEnter() {
+        return LOCK.tryLock();
+    }
+
+    static void leave() {
+        LOCK.unlock();
+    }
+
     private static void endLog() {
         // Inside the gate, as all stores to the pool: a commit has the end of the section, or not.
         int gate = Gate.enter();

@@ -25,12 +25,14 @@ public final class Allocator {
     private static final int FREE = 0;
     private static final int LARGE = SizeClasses.COUNT + 1;
     private static final int LARGE_REST = SizeClasses.COUNT + 2;
+    /** Not looked into by a recovery that did not look everywhere: there may be blocks, and nobody knows of which size. */
+    private static final int UNKNOWN = SizeClasses.COUNT + 3;
     /** Segments by which the frontier advances: 1 MiB. */
     private static final int STEP = 256;
 
     /** What is known of 65536 segments. */
     private static final class Chunk {
-        /** FREE, 1 + size class, LARGE or LARGE_REST. */
+        /** FREE, 1 + size class, LARGE, LARGE_REST or UNKNOWN. */
         final byte[] kind = new byte[CHUNK];
         /** Two words a segment: a bit per block; of a large block its number of segments. */
         final long[] used = new long[2 * CHUNK];
@@ -66,6 +68,10 @@ public final class Allocator {
     private volatile long usedAfterSweep;
     /** Blocks are born marked: a collection is under way. */
     private volatile boolean colouring;
+    /** Until the first sweep, or {@link #keepRest}: a free segment is one in which nothing was found yet. */
+    private volatile boolean recovering = true;
+    /** There may be segments that are UNKNOWN. */
+    private volatile boolean incomplete;
 
     public Allocator(PoolFile pool, long capacity, long frontier) {
         this.pool = pool;
@@ -217,7 +223,7 @@ public final class Allocator {
 
     /** Whether a block may begin at {@code at}. */
     public boolean contains(long at) {
-        return at >= Layout.HEAP && at % 16 == 0 && at / Layout.SEGMENT < top
+        return at >= Layout.HEAP && at % 16 == 0 && at <= (long) top * Layout.SEGMENT - Layout.DATA
             && chunk((int) (at / Layout.SEGMENT)).kind[(int) (at / Layout.SEGMENT) & CHUNK - 1] != FREE;
     }
 
@@ -225,6 +231,11 @@ public final class Allocator {
     public boolean isFree(long at) {
         int segment = (int) (at / Layout.SEGMENT);
         return chunk(segment).kind[segment & CHUNK - 1] == FREE;
+    }
+
+    /** Whether it is not known of all segments what is in them. Until the next sweep nothing is free but what lies beyond. */
+    public boolean isIncomplete() {
+        return incomplete;
     }
 
     /** Bytes of each block in the segment at {@code at}, which has blocks of a size class. */
@@ -266,16 +277,21 @@ public final class Allocator {
         int segment = (int) (at / Layout.SEGMENT);
         Chunk c = chunk(segment);
         int kind = c.kind[segment & CHUNK - 1];
-        if (kind == FREE || kind == LARGE_REST) {
+        if (kind == FREE || kind == LARGE_REST || kind == UNKNOWN) {
             return false;
         }
         int block = kind == LARGE ? 0 : (int) (at % Layout.SEGMENT) / SizeClasses.bytes(kind - 1);
         return (c.marks[2 * (segment & CHUNK - 1) + (block >>> 6)] & 1L << block) != 0;
     }
 
+    /** Whether segments of this kind have the class of what is found there first. */
+    private boolean isOpen(int kind) {
+        return kind == UNKNOWN || kind == FREE && recovering;
+    }
+
     /**
-     * Recovery: whether a block of {@code bytes} bytes can begin at {@code at}, by what was found in its segment before; of what is found there first follows the
-     * segment's class.
+     * Whether a block of {@code bytes} bytes that a reference leads to can begin at {@code at}, by what was found in its segment before; of what is found there first,
+     * in a recovery or where the last one did not look, follows the segment's class.
      */
     public boolean fits(long at, long bytes) {
         int segment = (int) (at / Layout.SEGMENT);
@@ -285,9 +301,9 @@ public final class Allocator {
         }
         Chunk chunk = chunk(segment);
         byte kind = chunk.kind[segment & CHUNK - 1];
-        if (kind == FREE) {
+        if (isOpen(kind)) {
             synchronized (this) {
-                if (chunk.kind[segment & CHUNK - 1] == FREE) {
+                if (isOpen(chunk.kind[segment & CHUNK - 1])) {
                     chunk.kind[segment & CHUNK - 1] = (byte) (1 + c);
                 }
                 kind = chunk.kind[segment & CHUNK - 1];
@@ -297,15 +313,15 @@ public final class Allocator {
     }
 
     private synchronized boolean fitsLarge(long at, long bytes, int first) {
-        int n = Math.toIntExact((bytes + Layout.SEGMENT - 1) / Layout.SEGMENT);
-        if (at % Layout.SEGMENT != 0 || first + n > top) {
+        if (at % Layout.SEGMENT != 0 || bytes > (long) top * Layout.SEGMENT - at) {
             return false;
         }
+        int n = (int) ((bytes + Layout.SEGMENT - 1) / Layout.SEGMENT);
         if (chunk(first).kind[first & CHUNK - 1] == LARGE) {
             return chunk(first).used[2 * (first & CHUNK - 1)] == n;
         }
         for (int s = first; s < first + n; s++) {
-            if (chunk(s).kind[s & CHUNK - 1] != FREE) {
+            if (!isOpen(chunk(s).kind[s & CHUNK - 1])) {
                 return false;
             }
         }
@@ -313,12 +329,12 @@ public final class Allocator {
         return true;
     }
 
-    /** Recovery: whether a block that fits would begin at {@code at}, whatever its size. */
+    /** Whether a block that fits would begin at {@code at}, whatever its size. */
     public boolean begins(long at) {
         int segment = (int) (at / Layout.SEGMENT);
         int kind = chunk(segment).kind[segment & CHUNK - 1];
         int within = (int) at & Layout.SEGMENT - 1;
-        return kind == LARGE ? within == 0 : kind != FREE && kind != LARGE_REST && SizeClasses.block(kind - 1, within) >= 0;
+        return kind == LARGE ? within == 0 : kind != FREE && kind < LARGE && SizeClasses.block(kind - 1, within) >= 0;
     }
 
     /**
@@ -362,14 +378,7 @@ public final class Allocator {
      * @return bytes of the segments that are in use now
      */
     public synchronized long sweep() {
-        colouring = false;
-        freeRuns.clear();
-        for (IntStack s : partial) {
-            s.size = 0;
-        }
-        for (Cache c = idle; c != null; c = c.next) {
-            c.clear();
-        }
+        forgetRoom();
         long used = 0;
         int runStart = -1;
         int first = (int) (Layout.HEAP / Layout.SEGMENT);
@@ -390,10 +399,46 @@ public final class Allocator {
         if (runStart >= 0) {
             top = runStart;
         }
-        allocated = used;
-        usedAfterSweep = used;
-        allocatedSinceSweep = 0;
+        used(used);
+        incomplete = false;
         return used;
+    }
+
+    /**
+     * In place of the first {@link #sweep}, after a recovery that has not looked everywhere: all below the frontier is used, marked or not, and no mark is set. The
+     * next sweep, after a collector has marked what is reached, knows what is free.
+     */
+    public synchronized void keepRest() {
+        forgetRoom();
+        unmark();
+        int first = (int) (Layout.HEAP / Layout.SEGMENT);
+        for (int s = first; s < top; s++) {
+            Chunk c = chunk(s);
+            if (c.kind[s & CHUNK - 1] == FREE) {
+                c.kind[s & CHUNK - 1] = UNKNOWN;
+            }
+        }
+        used((long) (top - first) * Layout.SEGMENT);
+        incomplete = true;
+    }
+
+    /** Nothing is free any more but what lies beyond the frontier. */
+    private void forgetRoom() {
+        colouring = false;
+        recovering = false;
+        freeRuns.clear();
+        for (IntStack s : partial) {
+            s.size = 0;
+        }
+        for (Cache c = idle; c != null; c = c.next) {
+            c.clear();
+        }
+    }
+
+    private void used(long bytes) {
+        allocated = bytes;
+        usedAfterSweep = bytes;
+        allocatedSinceSweep = 0;
     }
 
     /** No mark is set, and nothing is freed: a collection that failed. */
@@ -411,7 +456,8 @@ public final class Allocator {
         Chunk c = chunk(s);
         int i = s & CHUNK - 1;
         int kind = c.kind[i];
-        if (kind == FREE || kind == LARGE_REST) {
+        if (kind == FREE || kind == LARGE_REST || kind == UNKNOWN) {
+            c.kind[i] = FREE;
             return -1;
         }
         long low = c.marks[2 * i];

@@ -24,6 +24,8 @@ public final class Layout {
     public static final long CLASSES = 8216;
     public static final long ROOTS = 8224;
     public static final long UNDO = 8232;
+    /** 1: tables that lie behind an OnDemand may be made for identity hashes that constants do not have any more; 0: none are. */
+    public static final long REHASH = 8240;
 
     public static final long HEAP = 65536;
     public static final int SEGMENT = 4096;

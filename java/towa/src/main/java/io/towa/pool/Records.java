@@ -20,7 +20,33 @@ public final class Records {
     public record Field(int offset, char type, String declaring, String name, String descriptor) {}
 
     /** A class record. */
-    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields) {}
+    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields) {
+        /** Whether replicas are arrays of references. */
+        public boolean hasReferences() {
+            return form == Layout.FORM_ARRAY && (name.charAt(1) == 'L' || name.charAt(1) == '[');
+        }
+
+        /** Bytes of a replica whose length field says {@code length}. */
+        public long replicaBytes(long length) {
+            return form == Layout.FORM_OBJECT ? instanceBytes : Layout.DATA + length * (form == Layout.FORM_ARRAY ? elementBytes() : 1);
+        }
+
+        private int elementBytes() {
+            switch (name.charAt(1)) {
+                case 'Z':
+                case 'B':
+                    return 1;
+                case 'C':
+                case 'S':
+                    return 2;
+                case 'I':
+                case 'F':
+                    return 4;
+                default:
+                    return 8;
+            }
+        }
+    }
 
     /** A root record; its value lies at {@link #value}. */
     public record RootRecord(long at, int bytes, String className, String field, String descriptor) {
@@ -70,6 +96,15 @@ public final class Records {
         Nvm.fence();
         Nvm.putLongDurably(head, at);
         return at;
+    }
+
+    /** Takes the class record {@code r}, of which there is no replica, out of the list: one store. The caller is inside the gate, or alone. */
+    public static synchronized void removeClass(ClassRecord r) {
+        long link = Layout.CLASSES;
+        while (Nvm.getLong(link) != r.at) {
+            link = Nvm.getLong(link);
+        }
+        Nvm.putLongDurably(link, Nvm.getLong(r.at));
     }
 
     private static int sum(byte[] payload, int from) {

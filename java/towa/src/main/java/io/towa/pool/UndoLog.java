@@ -121,10 +121,7 @@ public final class UndoLog {
             }
         }
         for (int i = n - 1; i >= 0; i--) {
-            long at = Nvm.getLong(found[i]);
-            int bytes = Nvm.getInt(found[i] + BYTES);
-            Nvm.putBits(at, Nvm.getLong(found[i] + OLD), bytes);
-            Nvm.writeBack(at, bytes);
+            restore(found[i]);
         }
         Nvm.fence();
         Nvm.putLongDurably(Layout.UNDO, 0);
@@ -161,6 +158,31 @@ public final class UndoLog {
         entries = 0;
         have = Math.min(have, KEEP);
         LOGGED.clear();
+    }
+
+    /** Whether this thread is in a section. */
+    public static boolean isMine() {
+        return owner == Thread.currentThread();
+    }
+
+    /** Entries of this thread's section so far. */
+    public static long entries() {
+        return used == 0 ? 0 : (long) (used - 1) * PER_BLOCK + entries;
+    }
+
+    /** Stores the old bytes again that the entries from number {@code from} on hold; they stay in the log, where they do no harm. */
+    public static void undo(long from) {
+        for (long i = entries() - 1; i >= from; i--) {
+            restore(blocks[(int) (i / PER_BLOCK)] + ENTRIES + i % PER_BLOCK * ENTRY);
+        }
+        Nvm.fence();
+    }
+
+    private static void restore(long entry) {
+        long at = Nvm.getLong(entry);
+        int bytes = Nvm.getInt(entry + BYTES);
+        Nvm.putBits(at, Nvm.getLong(entry + OLD), bytes);
+        Nvm.writeBack(at, bytes);
     }
 
     /** Before primitives are stored to the pool: their old bytes are logged, if this thread is in a section. */

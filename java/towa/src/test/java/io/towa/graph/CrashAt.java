@@ -16,10 +16,15 @@ final class CrashAt {
 
     /** Recovers the pool at {@code p}, whose file was {@code image}, and adds what the file was after each store. */
     static void run(Path p, byte[] image, TowaOptions options, List<byte[]> states) {
+        run(image, () -> SavedPool.load(p, options), states);
+    }
+
+    /** Runs {@code opening}, which opens a pool whose file was {@code image} and does with it what it likes, and adds what the file was after each store. */
+    static void run(byte[] image, Runnable opening, List<byte[]> states) {
         Stores stores = new Stores();
         Nvm.record(stores);
         try {
-            SavedPool.load(p, options);
+            opening.run();
         } finally {
             Nvm.record(null);
         }

@@ -167,6 +167,29 @@ class DamageTest {
         return (int) random.nextLong(Layout.HEAP, end) & -8;
     }
 
+    /** A copy with one word of the heap as it should not be. */
+    static byte[] damaged(byte[] all, Random random) {
+        byte[] bad = all.clone();
+        int at = anywhere(random, all.length);
+        for (int tries = 0; tries < 50 && ByteBuffer.wrap(bad, at, 8).getLong() == 0; tries++) {
+            at = anywhere(random, all.length);
+        }
+        switch (random.nextInt(4)) {
+            case 0:
+                bad[at + random.nextInt(8)] ^= (byte) (1 << random.nextInt(8));
+                break;
+            case 1:
+                ByteBuffer.wrap(bad).putLong(at, random.nextLong());
+                break;
+            case 2:
+                ByteBuffer.wrap(bad).order(ByteOrder.LITTLE_ENDIAN).putLong(at, random.nextLong(Layout.HEAP, all.length) & -16);
+                break;
+            default:
+                ByteBuffer.wrap(bad).putInt(at + 4 * random.nextInt(2), random.nextInt(5) - 2);
+        }
+        return bad;
+    }
+
     /** Words of the used part, at random: some values are possible ones, all others are refused. */
     @Test
     void anything() throws Exception {
@@ -179,25 +202,7 @@ class DamageTest {
         long last = Long.getLong("towa.damage.last", 3000);
         Path p = SavedPool.file();
         for (int i = 0; i < last; i++) {
-            byte[] bad = all.clone();
-            int at = anywhere(random, end);
-            for (int tries = 0; tries < 50 && ByteBuffer.wrap(bad, at, 8).getLong() == 0; tries++) {
-                at = anywhere(random, end);
-            }
-            switch (random.nextInt(4)) {
-                case 0:
-                    bad[at + random.nextInt(8)] ^= (byte) (1 << random.nextInt(8));
-                    break;
-                case 1:
-                    ByteBuffer.wrap(bad).putLong(at, random.nextLong());
-                    break;
-                case 2:
-                    ByteBuffer.wrap(bad).order(ByteOrder.LITTLE_ENDIAN).putLong(at, random.nextLong(Layout.HEAP, end) & -16);
-                    break;
-                default:
-                    ByteBuffer.wrap(bad).putInt(at + 4 * random.nextInt(2), random.nextInt(5) - 2);
-            }
-            java.nio.file.Files.write(p, bad);
+            java.nio.file.Files.write(p, damaged(all, random));
             SavedPool.root = "untouched";
             try {
                 DurableGraph.open(p, io.towa.TowaOptions.DEFAULT, false);

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.TowaOptions;
 import java.lang.reflect.Field;
@@ -349,5 +350,30 @@ class EvolutionTest {
             Files.write(q, all);
         }
         return q;
+    }
+
+    /** What lies behind OnDemands is brought back, too, to be written afresh; then nothing of the old form is left, and it can be left for later again. */
+    @Test
+    void changedClassesBringBackWhatIsLeftForLater() throws Exception {
+        Path p = SavedPool.save(new Object[] {new OnDemand<>(make(classes("class P { int a = 1; }"), "P")), new OnDemand<>("text")});
+        ClassLoader now = classes("class P { long a; int b; }");
+        for (int round = 0; round < 2; round++) {
+            SavedPool.root = null;
+            DurableGraph.open(p, with(now), false);
+            try {
+                Object[] all = (Object[]) SavedPool.root;
+                assertEquals(round == 0, Recovery.last().rewritten());
+                for (Object holder : all) {
+                    assertEquals(round == 0, ((OnDemand<?>) holder).isLoaded());
+                }
+                assertEquals(1L, get(((OnDemand<?>) all[0]).get(), "a"));
+                assertEquals("text", ((OnDemand<?>) all[1]).get());
+                assertEquals(List.of(), Checker.check());
+            } finally {
+                DurableGraph.close();
+            }
+        }
+        PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, with(classes("class P { String a; }"))));
+        assertEquals(PoolException.Reason.CHANGED_CLASS, e.reason());
     }
 }

@@ -44,18 +44,6 @@ class RecoveryCrashTest {
         }
     }
 
-    private static byte[] image(Path p) throws Exception {
-        try (RandomAccessFile f = new RandomAccessFile(p.toFile(), "r")) {
-            f.seek(Layout.FRONTIER);
-            byte[] b = new byte[8];
-            f.readFully(b);
-            byte[] all = new byte[(int) ByteBuffer.wrap(b).order(ByteOrder.LITTLE_ENDIAN).getLong()];
-            f.seek(0);
-            f.readFully(all);
-            return all;
-        }
-    }
-
     private static long number(byte[] image) {
         return ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong((int) Layout.MARK_NUMBER);
     }
@@ -70,7 +58,7 @@ class RecoveryCrashTest {
     /** How a recovery that is killed at each of its stores leaves the pool. */
     private static int everyState(Path p) throws Exception {
         List<byte[]> states = new ArrayList<>();
-        CrashAt.run(p, image(p), TowaOptions.DEFAULT, states);
+        CrashAt.run(p, SavedPool.image(p), TowaOptions.DEFAULT, states);
         Path q = SavedPool.file();
         for (byte[] s : states) {
             Files.write(q, s);
@@ -136,7 +124,7 @@ class RecoveryCrashTest {
         }
         assertTrue(everyState(p) > 20);
         check(SavedPool.load(p));
-        byte[] after = image(p);
+        byte[] after = SavedPool.image(p);
         for (long at : all) {
             assertTrue(ByteBuffer.wrap(after).order(ByteOrder.LITTLE_ENDIAN).getInt((int) at + Layout.HASH) > 0);
         }
@@ -174,7 +162,7 @@ class RecoveryCrashTest {
     void twoReplicasOfOneConstant() throws Exception {
         Path p = SavedPool.save(new Object[] {Thread.State.BLOCKED, Thread.State.WAITING, null});
         List<Long> all = replicas(p);
-        byte[] image = image(p);
+        byte[] image = SavedPool.image(p);
         int patched = 0;
         for (long at : all) {
             if (new String(image, (int) at + Layout.DATA, 7, java.nio.charset.StandardCharsets.ISO_8859_1).equals("WAITING")) {
@@ -204,17 +192,17 @@ class RecoveryCrashTest {
         number(p, number);
         assertEquals(0, everyState(p));
         check(SavedPool.load(p));
-        assertEquals(number, number(image(p)));
+        assertEquals(number, number(SavedPool.image(p)));
     }
 
     @Test
     void aPrivateMapping() throws Exception {
         Path p = SavedPool.save(graph());
         byte[] before = EvolutionTest.content(p);
-        long number = number(image(p));
+        long number = number(SavedPool.image(p));
         for (int i = 0; i < 3; i++) {
             check(SavedPool.load(p, TowaOptions.DEFAULT.withDurability(Durability.POWER)));
-            assertEquals(number, number(image(p)));
+            assertEquals(number, number(SavedPool.image(p)));
         }
         org.junit.jupiter.api.Assertions.assertArrayEquals(before, EvolutionTest.content(p));
         check(SavedPool.load(p));
@@ -230,7 +218,7 @@ class RecoveryCrashTest {
         U.putInt(m, U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"), -2145714174);
         Path p = SavedPool.save(m);
         List<byte[]> states = new ArrayList<>();
-        CrashAt.run(p, image(p), TowaOptions.DEFAULT, states);
+        CrashAt.run(p, SavedPool.image(p), TowaOptions.DEFAULT, states);
         Path q = SavedPool.file();
         for (byte[] s : states) {
             Files.write(q, s);

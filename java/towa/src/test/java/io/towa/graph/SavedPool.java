@@ -1,6 +1,10 @@
 package io.towa.graph;
 
 import io.towa.TowaOptions;
+import io.towa.pool.Layout;
+import java.io.RandomAccessFile;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
@@ -73,5 +77,18 @@ final class SavedPool {
     /** {@code value}, saved and brought back. */
     static Object roundTrip(Object value) {
         return load(save(value));
+    }
+
+    /** The file, up to its frontier: so much of a sparse one is all. */
+    static byte[] image(Path p) throws java.io.IOException {
+        try (RandomAccessFile f = new RandomAccessFile(p.toFile(), "r")) {
+            f.seek(Layout.FRONTIER);
+            byte[] b = new byte[8];
+            f.readFully(b);
+            byte[] all = new byte[(int) ByteBuffer.wrap(b).order(ByteOrder.LITTLE_ENDIAN).getLong()];
+            f.seek(0);
+            f.readFully(all);
+            return all;
+        }
     }
 }
