@@ -63,11 +63,19 @@ pub(crate) struct Words {
     pub(crate) classes: u64,
     pub(crate) roots: u64,
     pub(crate) undo: u64,
+    pub(crate) stale_tables: u64,
 }
 
 /// The words' names and places, in this order.
-const NAMES: [&str; 6] =
-    ["frontier", "mark number of recovery", "collector cycle", "head of classes", "head of roots", "head of the undo log"];
+const NAMES: [&str; 7] = [
+    "frontier",
+    "mark number of recovery",
+    "collector cycle",
+    "head of classes",
+    "head of roots",
+    "head of the undo log",
+    "mark of stale tables",
+];
 
 /// Reads the newest whole slot.
 pub(crate) fn read(view: &mut View) -> Result<Superblock> {
@@ -160,11 +168,11 @@ pub(crate) fn words(view: &mut View, superblock: &Superblock) -> Result<Words> {
     if len < HEAP_START {
         return Err(Error::Truncated { pool: view.pool().into(), len, needed: HEAP_START, what: "the superblock and the words" });
     }
-    let mut all = [0; 6];
+    let mut all = [0; NAMES.len()];
     for (number, word) in all.iter_mut().enumerate().rev() {
         *word = view.fresh_u64(WORDS + number as u64 * 8)?;
     }
-    let [frontier, mark_number, cycle, classes, roots, undo] = all;
+    let [frontier, mark_number, cycle, classes, roots, undo, stale_tables] = all;
     let damaged = |number: usize, what: String| Error::Damaged { pool: view.pool().into(), at: WORDS + number as u64 * 8, what };
     if frontier < HEAP_START || !frontier.is_multiple_of(4096) || frontier > superblock.capacity {
         let capacity = superblock.capacity;
@@ -179,7 +187,7 @@ pub(crate) fn words(view: &mut View, superblock: &Superblock) -> Result<Words> {
             return Err(damaged(number, format!("{}: {head:#x} is no place in the heap", NAMES[number])));
         }
     }
-    Ok(Words { frontier, mark_number, cycle, classes, roots, undo })
+    Ok(Words { frontier, mark_number, cycle, classes, roots, undo, stale_tables })
 }
 
 /// What is wrong with the slots and words beyond what stops everything.
@@ -209,6 +217,9 @@ pub(crate) fn check(view: &mut View, superblock: &Superblock, words: &Words, pro
         if !(1..CYCLES).contains(&value) {
             problems.add(WORDS + number as u64 * 8, || format!("{} is {value}, not from 1 to {}", NAMES[number], CYCLES - 1));
         }
+    }
+    if words.stale_tables > 1 {
+        problems.add(WORDS + 48, || format!("{} is {}, not 0 or 1", NAMES[6], words.stale_tables));
     }
     if superblock.clean && words.undo != 0 {
         problems.add(WORDS + 40, || "closed cleanly, yet there is an undo log".into());

@@ -109,6 +109,7 @@ fn slots_and_words_that_contradict_are_found() {
         ("longer than it may be", |m| slots(m, 40, 106_496 - 4096), Refused("frontier 0x1a000 is no end")),
         ("mark number", |m| m.set(WORDS + 8, 0), Problem("file", WORDS + 8, "mark number of recovery is 0")),
         ("cycle", |m| m.set(WORDS + 16, 1 << 28), Problem("file", WORDS + 16, "collector cycle is 268435456")),
+        ("stale tables", |m| m.set(WORDS + 48, 2), Problem("file", WORDS + 48, "mark of stale tables is 2")),
         ("clean, with a log", |m| m.set(WORDS + 40, HEAP + 4080), Problem("file", WORDS + 40, "closed cleanly, yet")),
         ("log in the map", |m| m.set(WORDS + 40, m.at("map")), Problem("file", WORDS + 40, "lies in a block in use")),
     ];

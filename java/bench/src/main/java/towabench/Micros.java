@@ -111,6 +111,53 @@ final class Micros {
         for (int count : settings.quick() ? List.of(1_000_000) : List.of(4_000_000, 16_000_000)) {
             restart("small", count);
         }
+        onDemand(strings.get(strings.size() - 1));
+    }
+
+    /** The strings in parts that are loaded when they are asked for: how long it takes to open the pool, to have one part, and all. */
+    private void onDemand(int count) throws Exception {
+        long heapMb = 800 + count / 1000L;
+        String what = "recovery on demand of " + count + " strings";
+        if (heapMb + count / 2000L > Machine.memoryAvailableMb() - 1000) {
+            report.skip(what + ": needs more memory than is free");
+            return;
+        }
+        Path pool = settings.freshPool();
+        String heap = "-Xmx" + heapMb + "m";
+        try {
+            report.progress(what + ", filling");
+            Child fill = Child.run(settings, agent(heap), "towabench.micro.Restart", "fill", pool, "parts", count);
+            if (fill.lines("filled").isEmpty()) {
+                report.skip(what + ": filling: " + fill.failure());
+                return;
+            }
+            List<double[]> opened = new ArrayList<>();
+            List<double[]> loaded = new ArrayList<>();
+            for (int i = 0; i < (settings.quick() ? 1 : 5); i++) {
+                Child c = ask(what, agent(heap, "-Xms" + heapMb + "m"), "Restart", "open", pool);
+                if (c == null || !c.lines("check").get(0)[0].equals("true")) {
+                    report.skip(what + ": WRONG DATA");
+                    return;
+                }
+                opened.add(figures(c, "restart"));
+                loaded.add(figures(c, "on_demand"));
+            }
+            Map<String, Object> row = new LinkedHashMap<>();
+            row.put("elements", count);
+            row.put("mb", opened.get(0)[1] / 1e6);
+            row.put("parts", loaded.get(0)[0]);
+            row.put("open_ms", Stats.median(opened.stream().map(f -> f[2] * 1e3).toList()));
+            row.put("recovery_ms", Stats.median(opened.stream().map(f -> f[3] * 1e3).toList()));
+            row.put("first_part_ms", Stats.median(loaded.stream().map(f -> f[1] * 1e3).toList()));
+            row.put("all_seconds", Stats.median(loaded.stream().map(f -> f[2]).toList()));
+            report.add("on_demand", row);
+        } finally {
+            Files.deleteIfExists(pool);
+        }
+    }
+
+    private static double[] figures(Child c, String line) {
+        return java.util.Arrays.stream(c.lines(line).get(0)).mapToDouble(Double::parseDouble).toArray();
     }
 
     private void restart(String kind, int count) throws Exception {
@@ -142,7 +189,7 @@ final class Micros {
                 if (!c.lines("check").get(0)[0].equals("true")) {
                     report.skip("recovery of " + count + " " + kind + ": WRONG DATA");
                 }
-                found.add(java.util.Arrays.stream(c.lines("restart").get(0)).mapToDouble(Double::parseDouble).toArray());
+                found.add(figures(c, "restart"));
             }
             Map<String, Object> row = new LinkedHashMap<>();
             row.put("kind", kind);

@@ -25,6 +25,7 @@ final class Page {
         section(body, Tables.stores(r), "");
         section(body, Tables.reads(r), "");
         section(body, Tables.recovery(r), recovery(r));
+        section(body, Tables.onDemand(r), "");
         section(body, Tables.startup(r), "");
         section(body, Tables.space(r), "");
         section(body, Tables.eclipse(r), "");

@@ -15,6 +15,7 @@ import java.util.Map;
  *   store_ns      medium -> operation -> ns         plain: the same to an object that is not durable
  *   read_ratio    kind -> {ratio, low, high, ...}
  *   recovery      [{kind, objects, mb, seconds, gc_seconds, ...}]
+ *   on_demand     [{elements, parts, mb, open_ms, first_part_ms, all_seconds, ...}]
  *   startup_ms    {plain, agent, added, first_open}
  *   bytes_per_object  kind -> {pool, heap}
  *   eclipsestore  {operation -> {eclipsestore, towa, unit}}
@@ -42,6 +43,7 @@ public final class Report {
             root.put(map, new LinkedHashMap<String, Object>());
         }
         root.put("recovery", new ArrayList<Object>());
+        root.put("on_demand", new ArrayList<Object>());
         for (String map : List.of("startup_ms", "bytes_per_object", "eclipsestore")) {
             root.put(map, new LinkedHashMap<String, Object>());
         }

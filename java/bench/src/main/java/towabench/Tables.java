@@ -87,6 +87,14 @@ final class Tables {
             + "as many such objects, made by two threads of a new JVM without Towa, for each GB of the pool.", t);
     }
 
+    static Table onDemand(Report r) {
+        List<List<String>> t = start("strings", "parts", "MB", "Towa.open ms", "of it recovery ms", "one part ms", "all parts s");
+        for (Map<String, Object> row : r.rows("on_demand")) {
+            t.add(List.of(n(row, "elements"), n(row, "parts"), n(row, "mb"), n(row, "open_ms"), n(row, "recovery_ms"), n(row, "first_part_ms"), n(row, "all_seconds")));
+        }
+        return new Table("Recovery on demand", "The same strings in parts, each behind an OnDemand: the pool is opened, one part asked for, then all, one after the other.", t);
+    }
+
     static Table startup(Report r) {
         List<List<String>> t = start("what", "ms", "least");
         Map<String, Object> s = r.map("startup_ms");
@@ -127,7 +135,7 @@ final class Tables {
     }
 
     static List<Table> parts(Report r) {
-        return List.of(none(r), all(r), stores(r), reads(r), recovery(r), startup(r), space(r), eclipse(r));
+        return List.of(none(r), all(r), stores(r), reads(r), recovery(r), onDemand(r), startup(r), space(r), eclipse(r));
     }
 
     /** For the terminal. */

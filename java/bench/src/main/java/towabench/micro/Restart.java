@@ -1,6 +1,7 @@
 package towabench.micro;
 
 import io.towa.DurableRoot;
+import io.towa.OnDemand;
 import io.towa.Towa;
 import io.towa.TowaOptions;
 import java.lang.management.GarbageCollectorMXBean;
@@ -14,8 +15,9 @@ import java.util.List;
  * Fills a pool and is killed; opens it again, and is timed.
  *
  * <pre>
- *   Restart fill POOL strings|small COUNT    ends by killing itself; @filled seconds bytes
+ *   Restart fill POOL strings|small|parts COUNT   ends by killing itself; @filled seconds bytes
  *   Restart open POOL                        @restart objects bytes open_seconds recovery_seconds gc_seconds gcs cpu_seconds   @check true   @end
+ *                                            of parts also   @on_demand parts first_seconds all_seconds
  *   Restart plain strings|small COUNT        makes as many such objects, without Towa, with two threads; @plain seconds   @end
  * </pre>
  */
@@ -47,6 +49,21 @@ public final class Restart {
         }
     }
 
+    /** The same strings, each 10,000 behind an OnDemand. */
+    static final class Parts {
+        static final int EACH = 10_000;
+        final OnDemand<?>[] parts;
+        int i;
+
+        Parts(int count) {
+            parts = new OnDemand<?>[count / EACH];
+        }
+
+        String[] part(int k) {
+            return (String[]) parts[k].get();
+        }
+    }
+
     @DurableRoot static Object data;
 
     private Restart() {}
@@ -60,7 +77,7 @@ public final class Restart {
         if (args[0].equals("fill")) {
             long began = System.nanoTime();
             Towa.open(Path.of(args[1]), how);
-            fill(args[2].equals("strings"), Integer.parseInt(args[3]));
+            fill(args[2], Integer.parseInt(args[3]));
             System.out.println("@filled " + (System.nanoTime() - began) / 1e9 + " " + Towa.metrics().usedBytes());
             System.out.flush();
             // As a crash would: nothing is closed.
@@ -78,12 +95,36 @@ public final class Restart {
         cpu = cpuNanos() - cpu;
         System.out.println("@restart " + Towa.metrics().objects() + " " + Towa.metrics().usedBytes() + " " + seconds + " " + Towa.metrics().recoverySeconds() + " "
             + gc + " " + (gcCount() - gcs) + " " + cpu / 1e9);
+        if (data instanceof Parts p) {
+            loadAll(p);
+        }
         System.out.println("@check " + check());
         System.out.println("@end");
     }
 
-    private static void fill(boolean strings, int count) {
-        if (strings) {
+    private static void loadAll(Parts p) {
+        long began = System.nanoTime();
+        p.part(p.i / 2);
+        double first = (System.nanoTime() - began) / 1e9;
+        for (int k = 0; k < p.i; k++) {
+            p.part(k);
+        }
+        System.out.println("@on_demand " + p.i + " " + first + " " + (System.nanoTime() - began) / 1e9);
+    }
+
+    private static void fill(String kind, int count) {
+        if (kind.equals("parts")) {
+            Parts p = new Parts(count);
+            data = p;
+            while (p.i < p.parts.length) {
+                String[] part = new String[Parts.EACH];
+                for (int k = 0; k < part.length; k++) {
+                    part[k] = Strings.FIXED + (p.i * Parts.EACH + k);
+                }
+                p.parts[p.i] = new OnDemand<>(part);
+                p.i++;
+            }
+        } else if (kind.equals("strings")) {
             Strings s = new Strings(count);
             data = s;
             while (s.i < count) {
@@ -131,6 +172,14 @@ public final class Restart {
     }
 
     private static boolean check() {
+        if (data instanceof Parts p) {
+            for (int k = 0; k < p.i * Parts.EACH; k++) {
+                if (!p.part(k / Parts.EACH)[k % Parts.EACH].equals(Strings.FIXED + k)) {
+                    return false;
+                }
+            }
+            return p.i == p.parts.length;
+        }
         if (data instanceof Strings s) {
             for (int k = 0; k < s.i; k++) {
                 if (!s.strings[k].equals(Strings.FIXED + k)) {

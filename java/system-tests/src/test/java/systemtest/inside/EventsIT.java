@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.towa.DurableRoot;
 import io.towa.Durability;
 import io.towa.NotDurableException;
+import io.towa.OnDemand;
 import io.towa.Towa;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -70,11 +71,32 @@ class EventsIT {
     private static Recording everything() {
         Recording r = new Recording();
         r.enable("io.towa.*");
-        for (String name : new String[] {"Promotion", "Recovery", "Collection", "Commit"}) {
+        for (String name : new String[] {"Promotion", "Recovery", "Load", "Collection", "Commit"}) {
             r.enable("io.towa." + name).withThreshold(Duration.ZERO);
         }
         r.enable("io.towa.Refused");
         return r;
+    }
+
+    @Test
+    void whatIsLoadedOnDemand() throws IOException {
+        Path file = folder.resolve("pool.towa");
+        Towa.open(file, Pool.SMALL);
+        root = List.of(new OnDemand<>(items(10)), new OnDemand<>(items(20)));
+        Towa.close();
+        List<RecordedEvent> all = record(everything(), () -> {
+            Towa.open(file, Pool.SMALL);
+            for (int i = 0; i < 2; i++) {
+                assertEquals(20, ((List<?>) ((OnDemand<?>) ((List<?>) root).get(1)).get()).size());
+            }
+        });
+        assertEquals(3, only(all, "Recovery").getLong("objects"), "the list, the holders");
+        RecordedEvent load = only(all, "Load");
+        assertEquals(file.toString(), load.getString("file"));
+        assertEquals(22, load.getLong("objects"));
+        assertTrue(load.getDuration().toNanos() > 0);
+        assertTrue(load.getStackTrace().getFrames().stream().anyMatch(f -> f.getMethod().getType().getName().equals(EventsIT.class.getName())));
+        Pool.sound();
     }
 
     @Test

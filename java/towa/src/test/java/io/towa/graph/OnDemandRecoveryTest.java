@@ -196,6 +196,8 @@ class OnDemandRecoveryTest {
             assertFalse(((OnDemand<?>) all[0]).isLoaded());
             assertThrows(PoolException.class, () -> get(all[2]), "not before that one is done");
         }
+        Path killed = SavedPool.file();
+        Files.write(killed, SavedPool.image(p));
         DirectPool.set(all, 1, (Object) null);
         Collector.collect();
         assertEquals("text", get(all[2]));
@@ -207,6 +209,11 @@ class OnDemandRecoveryTest {
         assertTrue(before.length <= 4 << 20);
         DurableGraph.open(p, TowaOptions.DEFAULT.withCapacity(64 << 20), false);
         assertEquals(back, get(((Object[]) SavedPool.root)[0]));
+        DurableGraph.close();
+        // Killed when it had been refused: what had been mirrored until then was undone.
+        DurableGraph.open(killed, TowaOptions.DEFAULT.withCapacity(64 << 20), false);
+        assertEquals(back, get(((Object[]) SavedPool.root)[0]));
+        assertEquals(List.of(), Checker.check());
     }
 
     // ---- identity hashes of constants

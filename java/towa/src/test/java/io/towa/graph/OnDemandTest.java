@@ -444,6 +444,18 @@ class OnDemandTest {
         assertThrows(TowaException.class, () -> get(now[3]));
     }
 
+    /** Dug out by a finalizer, after the collector was told that nobody can ask any more. */
+    @Test
+    void whatWasGivenUpIsNotToBeHad() {
+        Object[] all = saved(parts());
+        Unloaded u = (Unloaded) DirectPool.U.getReference(all[1], DirectPool.offset(all[1], "value"));
+        assertEquals(u.position, Replicas.find(u));
+        u.entry.clear();
+        assertEquals(0, Replicas.find(u));
+        assertThrows(TowaException.class, () -> get(all[1]));
+        assertEquals(map(2, ENTRIES), get(all[2]));
+    }
+
     /** While another thread loads, the pool is closed: the load is whole, or refused. */
     @Test
     void closedMeanwhile() throws Exception {
