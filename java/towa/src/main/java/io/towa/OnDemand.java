@@ -15,12 +15,14 @@ import io.towa.graph.Unloaded;
  * }</pre>
  *
  * <p>{@code get} is atomic for the program: the value is there whole, or an exception says why not, nothing has changed, and it can be asked for again. Objects
- * that are reached in another way, too, are the same ones. What was loaded stays in the heap as long as the program, or the durable graph, refers to
- * it. Storing needs no loading: {@link #set} replaces a value that never was.
+ * that are reached in another way, too, are the same ones. Storing needs no loading: {@link #set} replaces a value that never was.
  *
- * <p>Volatile: what one thread sets or loads another sees. In a program without the agent, or without a pool, it is a plain holder. After {@link Towa#close} a
- * value that was not loaded is not to be had ({@link TowaException}); open the pool again. If a class in the pool has changed, {@link Towa#open} brings back all, to
- * write it afresh.
+ * <p>What was loaded stays in the heap as long as the program, or the durable graph, refers to it: it is not unloaded again before the pool is closed. What is not takes some 100
+ * bytes. If a class in the pool has changed (by an update of the JDK, too), {@link Towa#open} brings back all, once, to write it afresh; the heap must have room for that.
+ *
+ * <p>Volatile: what one thread sets or loads another sees. Equal to itself only. In a program without the agent, or without a pool, it is a plain holder. After
+ * {@link Towa#close} a value that was not loaded is not to be had ({@link TowaException}); open the pool again. {@code hashCode} and {@code equals} of keys in durable
+ * collections must not ask an OnDemand for its value, nor wait for who does: they may be called while something is loaded.
  */
 public final class OnDemand<T> {
     /** The value, or what stands for it until it is loaded. */
@@ -34,7 +36,8 @@ public final class OnDemand<T> {
     }
 
     /**
-     * The value, brought back from the pool if it was not yet. Loading waits for a load of another thread, not for anybody's stores.
+     * The value, brought back from the pool if it was not yet. Loading waits for a load of another thread; and, where a crash left a collection half done, which is
+     * healed now, for {@link Towa#atomically} of another thread. Ordinary stores and loads do not wait for each other.
      *
      * @throws PoolException it cannot be brought back: the pool is damaged there, a class does not fit, or the pool is full and the value must be healed first
      * @throws TowaException the pool was closed before it was loaded
@@ -50,15 +53,15 @@ public final class OnDemand<T> {
         value = v;
     }
 
-    /** Whether {@link #get} has nothing to bring back: for this holder at least, while another may have loaded the value already. */
+    /** Whether this holder has the value. If not, {@link #get} may yet find it in the heap, brought back in another way. */
     public boolean isLoaded() {
         return !(value instanceof Unloaded);
     }
 
-    /** Loads nothing. */
+    /** Says of which class the value is, if it is loaded; loads nothing. */
     @Override
     public String toString() {
         Object v = value;
-        return v instanceof Unloaded ? "OnDemand (not loaded)" : "OnDemand " + v;
+        return v instanceof Unloaded ? "OnDemand (not loaded)" : v == null ? "OnDemand (null)" : "OnDemand (" + v.getClass().getName() + ")";
     }
 }

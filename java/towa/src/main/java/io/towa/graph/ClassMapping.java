@@ -113,6 +113,11 @@ final class ClassMapping {
         reached = true;
     }
 
+    /** Whether there is such a class, and a replica made now would look otherwise. */
+    boolean isChanged() {
+        return fault == null && !same;
+    }
+
     private PoolException changed(String what, Throwable cause) {
         return new PoolException(Reason.CHANGED_CLASS, pool + ": class " + record.name() + ", of which the pool has instances, " + what, cause);
     }

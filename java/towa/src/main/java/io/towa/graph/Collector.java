@@ -44,6 +44,10 @@ public final class Collector {
     /** Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. */
     private static final int RESERVE = 256 << 10;
 
+    /** Growth that is worth a cycle before a pool is used, and a pool in which that is quickly done, though none was done before. */
+    private static final long MUCH = 4 << 20;
+    private static final long SMALL = 64 << 20;
+
     /** Under CYCLE: the pool is about to be closed, or not open yet. */
     private static boolean stopped = true;
     private static volatile boolean marking;
@@ -123,7 +127,12 @@ public final class Collector {
         if (tried || e.reason() != Reason.FULL) {
             throw e;
         }
-        collect();
+        try {
+            collect();
+        } catch (PoolException notCollected) {
+            e.addSuppressed(notCollected);
+            throw e;
+        }
     }
 
     private static void cycle() {
@@ -195,7 +204,7 @@ public final class Collector {
                 int next = DurableGraph.cycle() >= Layout.MAX_CYCLE ? 1 : DurableGraph.cycle() + 1;
                 Nvm.putLongDurably(Layout.CYCLE, next);
                 DurableGraph.cycle(next);
-                allocator.sweep();
+                Nvm.putLong(Layout.KEPT, allocator.sweep());
                 Replicas.dropFree(allocator);
                 cycles++;
             } else {
@@ -291,7 +300,7 @@ public final class Collector {
 
     /** Inside the gate: a reference to the replica at {@code at} is about to be stored in the pool. */
     static void linked(long at) {
-        if (marking && at != 0 && mark(at)) {
+        if (marking && at != 0 && markLinked(at)) {
             boolean done = false;
             try {
                 synchronized (HANDED) {
@@ -304,6 +313,16 @@ public final class Collector {
                     broken = true;
                 }
             }
+        }
+    }
+
+    private static boolean markLinked(long at) {
+        try {
+            return mark(at);
+        } catch (PoolException e) {
+            // Damage in what is not loaded is no affair of who links what refers to it; the marker cannot go on, though.
+            broken = true;
+            return false;
         }
     }
 
@@ -383,6 +402,29 @@ public final class Collector {
             stopped = true;
             reserve = null;
         }
+    }
+
+    /** The pool was opened without knowing what is free in it, and runs too short for a cycle may have let it grow: then one before anything is stored. */
+    static void collectIfGrown() {
+        Allocator a = DurableGraph.allocator();
+        if (a.isIncomplete() && CollectorThread.grown(MUCH, 1) && (a.usedAfterSweep() > 0 || a.usedBytes() < SMALL)) {
+            try {
+                collect();
+            } catch (PoolException e) {
+                // Damage in what is not loaded: who loads it will hear of it.
+            }
+        }
+    }
+
+    /** Before the last commit, the gate shut. */
+    static void noteKept() {
+        if (!DurableGraph.allocator().isIncomplete()) {
+            Nvm.putLong(Layout.KEPT, DurableGraph.allocator().usedBytes());
+        }
+    }
+
+    static boolean isMarking() {
+        return marking;
     }
 
     static long cycles() {

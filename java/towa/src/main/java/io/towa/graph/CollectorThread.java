@@ -1,5 +1,7 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
+import io.towa.pool.Allocator;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryPoolMXBean;
 import java.lang.management.MemoryType;
@@ -16,7 +18,7 @@ final class CollectorThread extends Thread {
     private static final int LOOK_MILLIS = 100;
     /** Replicas that are out of use hold their objects: in a small heap that is soon too much. */
     private static final long LEAST = Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 8);
-    /** The same, where the allocator does not know what is free. */
+    /** The same, where the allocator does not know what is free: growth since the last cycle that is worth one. */
     private static final long FIRST = 1 << 20;
     /** Looks between two at the JVM's heap. */
     private static final int HEAP_LOOKS = 10;
@@ -72,6 +74,9 @@ final class CollectorThread extends Thread {
                 } else if (looks % HEAP_LOOKS == 0 && heapIsFull()) {
                     collectForHeap();
                 }
+            } catch (PoolException e) {
+                // Damage in what was never loaded: who loads it will hear of it, and so does who finds the pool full. Nothing more is freed.
+                return;
             } catch (OutOfMemoryError e) {
                 // The heap is full, perhaps of what a cycle would drop: the next look may find the little that it needs.
             }
@@ -91,10 +96,16 @@ final class CollectorThread extends Thread {
 
     private static boolean muchAllocated() {
         if (DurableGraph.allocator().isIncomplete()) {
-            // Nothing is known to be free: a program that stores at all needs to know, one that only reads need not pay for it.
-            return DurableGraph.allocator().allocatedSinceSweep() >= FIRST;
+            // Nothing is known to be free: a program that stores needs to know if that may be much, one that only reads need not pay for it.
+            return DurableGraph.allocator().allocatedSinceSweep() > 0 && grown(FIRST, 2);
         }
         return DurableGraph.allocator().allocatedSinceSweep() > Math.max(LEAST, DurableGraph.allocator().usedAfterSweep() / 2);
+    }
+
+    /** Whether the pool has grown since the last cycle, of whichever run, by {@code least} and by a {@code part} of what was in use. */
+    static boolean grown(long least, int part) {
+        Allocator a = DurableGraph.allocator();
+        return a.usedBytes() - a.usedAfterSweep() >= Math.max(least, a.usedAfterSweep() / part);
     }
 
     /** The old generation is above 80 % after a collection of the JVM, and ours may find something. */

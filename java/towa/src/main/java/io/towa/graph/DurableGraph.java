@@ -101,6 +101,7 @@ public final class DurableGraph {
                 Roots.learnAll();
             }
             Collector.start();
+            Collector.collectIfGrown();
         } catch (RuntimeException | Error e) {
             active = false;
             abandon(file);
@@ -122,19 +123,21 @@ public final class DurableGraph {
 
     private static void abandon(PoolFile file) {
         try {
-            Loads.end();
             if (committer != null) {
                 committer.end();
                 committer = null;
             }
-            // It was active for a moment, perhaps: whoever stores to a root leaves before the file is unmapped.
+            // It was active for a moment, perhaps: whoever stores to a root, or loads, leaves before the file is unmapped.
+            Loads.pause();
             Gate.shut();
             try {
+                Loads.end();
                 Replicas.reset(0);
                 Roots.reset(new ArrayList<>());
                 file.close();
             } finally {
                 Gate.open();
+                Loads.resume();
             }
         } catch (RuntimeException e) {
             // the first failure is the one to tell
@@ -155,14 +158,24 @@ public final class DurableGraph {
         if (!active) {
             return;
         }
+        Loads.pause();
+        try {
+            closeWithoutLoads();
+        } finally {
+            Loads.resume();
+        }
+    }
+
+    private static void closeWithoutLoads() {
         Collector.stop();
         if (committer != null) {
             committer.end();
         }
-        Loads.pause();
         Gate.shut();
         boolean closed = false;
         try {
+            Loads.noteStale();
+            Collector.noteKept();
             if (committer != null) {
                 committer.last();
                 committer = null;
@@ -175,7 +188,6 @@ public final class DurableGraph {
             pool.close();
         } finally {
             Gate.open();
-            Loads.resume();
             if (!closed) {
                 // The last commit failed. Nothing is lost: the pool is still open.
                 committer = committer.again();

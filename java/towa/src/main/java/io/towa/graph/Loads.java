@@ -1,17 +1,15 @@
 package io.towa.graph;
 
 import io.towa.OnDemand;
-import io.towa.PoolException;
 import io.towa.TowaException;
 import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
-import io.towa.pool.Records;
-import io.towa.pool.UndoLog;
 import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import jdk.internal.misc.Unsafe;
 
@@ -20,58 +18,50 @@ import jdk.internal.misc.Unsafe;
  *
  * <pre>
  *   opening   the walk stops at every OnDemand; each gets an {@link Unloaded} as its value
- *   load      walk from there, stopping at what is loaded | what a crash left half done is repaired, in DRAM | barriers of new classes turned on
- *             | shown in Replicas | repairs mirrored, one section | OnDemands that were met get their Unloaded | the holder gets the value
+ *   load      walk from there, stopping at what is loaded; OnDemands that it meets likewise | what a crash left half done is repaired, in DRAM
+ *             | barriers of new classes turned on | shown in Replicas | repairs mirrored, one section | the holder gets the value
  * </pre>
  *
  * <p>Why that needs no barrier, neither on reads nor on anything else: what is not loaded nobody stores to, for nobody has it; so it is in the pool as the
  * last run left it, however long the walk takes. What is loaded is stopped at, not looked into. Nobody sees the new objects before the holder has the value, and
- * until they are shown nobody can take one of them for durable; from then on all of them are, and complete.
+ * until they are shown nobody can take one of them for durable; from then on all of them are, and complete. A load that fails leaves nothing: what it showed is hidden
+ * again, what it mirrored undone.
  *
  * <p>Why nothing of it is freed: the collector marks from every Unloaded that is alive, too ({@link #each}); one that comes into being while it marks is told to it
  * ({@link Collector#linked}). Until a load is over its Unloaded is alive.
  *
  * <p>Why a crash is harmless: a load stores nothing but repairs, in one section, as an ordinary recovery does; where it has not come by everything is as it was. What a
- * crash left half done behind an OnDemand may stay so for many runs.
+ * crash left half done behind an OnDemand may stay so for many runs. Inside a section of the program's own the repairs are not part of that: other threads
+ * get the value, too, and what they store to it must stay when the section is undone.
  *
  * <p>Identity hashes of constants that are others in this run: whoever meets such a constant mends the tables that it has met, and the constant's replica says
  * so then; but tables elsewhere may be made for the old hash. So before that the pool's word {@link Layout#REHASH} is set, and from then on every table that comes
- * by is looked at; until a recovery has met everything.
+ * by is looked at; until everything has come by.
  */
 public final class Loads {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final long VALUE = U.objectFieldOffset(OnDemand.class, "value");
+    private static final long CLOSE_PATIENCE_S = 10;
 
-    /** One load at a time; held while the pool is closed, too. Whoever needs {@link Sections} as well takes that first. */
+    /** One load at a time; held while the pool is closed, too. Whoever needs {@link Sections} as well takes that first, or tries. */
     private static final ReentrantLock LOCK = new ReentrantLock();
     /** What stands for values that are not loaded, or were not when the collector came by last; its own lock. */
     private static final ArrayList<WeakReference<Unloaded>> UNLOADED = new ArrayList<>();
-    private static volatile Session session = new Session();
-    /** The load that is not over, under LOCK: shown, perhaps, and not mirrored yet. Nobody sees what it brought until that is done. */
-    private static Pending pending;
+    private static volatile Session session = new Session(null);
     private static volatile long loads;
 
     /** One run of a pool, and what it takes to load from it. */
     static final class Session {
-        private String pool;
-        private ClassMapping[] mappings;
-        private Renames names;
-        private boolean open;
-        private boolean lazily;
+        private final RecoveryWalk.From from;
+        private volatile boolean open;
+        private volatile boolean lazily;
+
+        Session(RecoveryWalk.From from) {
+            this.from = from;
+        }
 
         boolean isOpen() {
             return open && this == Loads.session;
-        }
-    }
-
-    /** A walk that is over, and what is to be mirrored. */
-    private static final class Pending {
-        private final RecoveryWalk walk;
-        private final Repairs repairs;
-
-        Pending(RecoveryWalk walk, Repairs repairs) {
-            this.walk = walk;
-            this.repairs = repairs;
         }
     }
 
@@ -82,39 +72,86 @@ public final class Loads {
     /** Whether a pool with these classes can be opened without everything behind its OnDemands: nothing is to be written afresh, whatever there may be. */
     static boolean possible(ClassMapping[] mappings) {
         for (int i = 1; i < mappings.length; i++) {
-            if (mappings[i] != null && !mappings[i].same) {
+            if (mappings[i] != null && mappings[i].isChanged()) {
                 return false;
             }
         }
         return true;
     }
 
-    /** A pool is open, and {@code walk} has met what is not behind an OnDemand: its OnDemands get their values, or what stands for them. */
-    static void begin(RecoveryWalk walk) {
-        Session s = new Session();
-        s.pool = walk.pool;
-        s.mappings = walk.mappings;
-        s.names = walk.names;
-        s.open = true;
-        s.lazily = !walk.onDemands().isEmpty();
+    /**
+     * {@code walk} has met what is not behind an OnDemand: its OnDemands get their values, or what stands for them. Nothing can be loaded before {@link #open}.
+     *
+     * @return whether that was all: nothing is left for later
+     */
+    static boolean begin(RecoveryWalk walk) {
+        Session s = new Session(walk.from);
         session = s;
         loads = 0;
-        settle(walk);
+        settle(walk, s);
+        synchronized (UNLOADED) {
+            s.lazily = !UNLOADED.isEmpty();
+        }
+        return !s.lazily;
     }
 
-    /** No load is under way when this returns, and none begins before {@link #resume}. To be called before the gate is shut: a load may have to pass it. */
+    /** The pool has been brought back as far as it was to be. */
+    static void open() {
+        session.open = true;
+    }
+
+    /**
+     * No load is under way when this returns, and none begins before {@link #resume}. To be called before the gate is shut: a load may have to pass it.
+     *
+     * @throws TowaException one does not end
+     */
     static void pause() {
-        LOCK.lock();
+        boolean interrupted = false;
+        long end = System.nanoTime() + CLOSE_PATIENCE_S * 1_000_000_000;
+        try {
+            for (;;) {
+                try {
+                    if (LOCK.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS)) {
+                        return;
+                    }
+                    throw new TowaException("the pool is not closed: the value of an OnDemand is being loaded, for more than " + CLOSE_PATIENCE_S + " s");
+                } catch (InterruptedException e) {
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
     }
 
     static void resume() {
         LOCK.unlock();
     }
 
-    /** What is not loaded stays so; no load is under way. */
+    /** Before the last commit, the gate shut, no load under way: if everything has come by, no table is stale. */
+    static void noteStale() {
+        if (rehash() && allLoaded()) {
+            Nvm.putLongDurably(Layout.REHASH, 0);
+        }
+    }
+
+    private static boolean allLoaded() {
+        synchronized (UNLOADED) {
+            for (int i = 0; i < UNLOADED.size(); i++) {
+                Unloaded u = UNLOADED.get(i).get();
+                if (u != null && Replicas.at(u.position) == null) {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    /** What is not loaded stays so. No load is under way. */
     static void end() {
-        session = new Session();
-        pending = null;
+        session = new Session(null);
         synchronized (UNLOADED) {
             UNLOADED.clear();
             UNLOADED.trimToSize();
@@ -138,14 +175,16 @@ public final class Loads {
 
     /** The value of {@code holder}, which {@code u} stood for; from now on the holder has it itself, unless it was given another meanwhile. */
     public static Object load(OnDemand<?> holder, Unloaded u) {
+        // Where the stack ends nothing has begun.
+        Promotion.roomOnStack(200, 0, 0, 0, 0);
         Object v;
         try {
-            v = atOnce(u, false);
+            v = atOnce(u);
             if (v == null) {
                 // It is to be healed, which takes a section, and another thread is in one: after that, then.
                 Sections.enter();
                 try {
-                    v = atOnce(u, true);
+                    v = atOnce(u);
                 } finally {
                     Sections.leave();
                 }
@@ -160,93 +199,88 @@ public final class Loads {
     }
 
     /** @return null if a section is needed that is not to be had at once */
-    private static Object atOnce(Unloaded u, boolean inSections) {
+    private static Object atOnce(Unloaded u) {
         if (LOCK.isHeldByCurrentThread()) {
-            throw new TowaException("an OnDemand was asked for its value by the hashCode of a key while another value, with that key, was being loaded");
+            throw new TowaException("an OnDemand was asked for its value by the hashCode or equals of a key, while the table with that key was being brought back");
         }
         LOCK.lock();
+        // Who has the lock has a carrier: others, above native frames, may hold all that there are while they wait for it.
+        Gate.pin();
         try {
             if (!u.session.isOpen() || u.entry.get() != u) {
-                throw new TowaException("the pool was closed before the value of this OnDemand was loaded; open it again, and take the holder from there");
-            }
-            if (pending != null && !complete()) {
-                return null;
+                throw new TowaException("the value of this OnDemand is not loaded, and its pool is closed, or still being opened; open it, and take the holder from there");
             }
             Object known = Replicas.at(u.position);
-            if (known != null) {
-                return known;
-            }
-            Object event = Events.begin(Events.LOAD);
-            walk(u);
-            long objects = pending.walk.objects();
-            if (!complete()) {
-                return null;
-            }
-            loads++;
-            if (Events.ended(event)) {
-                Events.load(event, u.session.pool, objects);
-            }
-            return Replicas.at(u.position);
+            return known != null ? known : atLast(u);
         } finally {
+            Gate.unpin();
             LOCK.unlock();
         }
     }
 
-    /** All up to the moment when something is to be shown: if it fails nothing has happened. */
-    private static void walk(Unloaded u) {
-        Session s = u.session;
-        RecoveryWalk walk = new RecoveryWalk(s.pool, DurableGraph.allocator(), s.mappings, s.names, Nvm.getLong(Layout.FRONTIER), true, true);
-        walk.run(new long[] {u.position}, new String[] {"an OnDemand"});
-        noRecords(walk);
+    private static Object atLast(Unloaded u) {
+        Object event = Events.begin(Events.LOAD);
+        RecoveryWalk walk = new RecoveryWalk(u.session.from, true, true);
+        Object v = walk.run(new long[] {u.position}, new String[] {"an OnDemand"})[0];
+        settle(walk, u.session);
         Repairs repairs = Recovery.repair(walk, rehash());
-        Recovery.turnOn(s.mappings);
-        pending = new Pending(walk, repairs);
-    }
-
-    /** A reference to a record that passes for an object, by what it holds. */
-    private static void noRecords(RecoveryWalk walk) {
-        List<Records.ClassRecord> classes = DurableGraph.classes();
-        for (int i = 0; i < classes.size(); i++) {
-            walk.requireUnmet(classes.get(i).at());
+        Recovery.turnOn(walk.from.mappings());
+        if (!show(walk, repairs)) {
+            return null;
         }
-        List<Records.RootRecord> roots = Roots.records();
-        for (int i = 0; i < roots.size(); i++) {
-            walk.requireUnmet(roots.get(i).at());
+        loads++;
+        if (Events.ended(event)) {
+            Events.load(event, walk.from.pool(), walk.objects());
         }
+        return v;
     }
 
     /**
-     * Shows what was loaded, and mirrors what was repaired. If it fails, or needs a section that is not to be had, it is for the next to do: all of
-     * it may be done again.
+     * What was loaded is durable from now on, and what was repaired is so in the pool.
+     *
+     * @return false if that takes a section, which is not to be had at once
      */
-    private static boolean complete() {
-        Pending p = pending;
-        boolean mends = p.repairs.any() || !p.walk.rehashed().isEmpty();
+    private static boolean show(RecoveryWalk walk, Repairs repairs) {
+        boolean mends = repairs.any() || !walk.rehashed().isEmpty();
         if (mends && !Sections.tryEnter()) {
             return false;
         }
+        boolean done = false;
         try {
-            int gate = Gate.enter();
-            try {
-                p.walk.show();
-            } finally {
-                Gate.exit(gate);
+            if (!walk.rehashed().isEmpty()) {
+                tablesElsewhereMayBeStale();
             }
-            if (mends) {
-                if (!p.walk.rehashed().isEmpty()) {
-                    tablesElsewhereMayBeStale();
-                }
-                p.repairs.mirror(p.walk.rehashed());
-            }
+            show(walk, mends);
+            repairs.mirror(walk.rehashed());
+            Replicas.added(walk.objects() - walk.strayed());
+            done = true;
         } finally {
+            if (!done) {
+                hide(walk);
+            }
             if (mends) {
                 Sections.leave();
             }
         }
-        settle(p.walk);
-        Replicas.added(p.walk.objects() - p.walk.strayed());
-        pending = null;
         return true;
+    }
+
+    private static void show(RecoveryWalk walk, boolean mayBeHidden) {
+        int gate = Gate.enter();
+        try {
+            walk.show(mayBeHidden);
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    private static void hide(RecoveryWalk walk) {
+        int gate = Gate.enter();
+        try {
+            walk.hide();
+        } finally {
+            Gate.exit(gate);
+        }
     }
 
     /** Before a constant's replica gets the identity hash that it has in this run, while something is not loaded. */
@@ -263,17 +297,14 @@ public final class Loads {
     }
 
     /** Gives the OnDemands that {@code walk} has met their values, if these are loaded, or what stands for them. */
-    private static void settle(RecoveryWalk walk) {
-        Session s = session;
+    private static void settle(RecoveryWalk walk, Session s) {
         List<OnDemand<?>> holders = walk.onDemands();
         for (int i = 0; i < holders.size(); i++) {
-            OnDemand<?> holder = holders.get(i);
             long position = walk.behind(i);
-            if (position == 0 || U.getReference(holder, VALUE) != null) {
-                continue;
+            if (position != 0) {
+                Object known = walk.at(position);
+                U.putReferenceRelease(holders.get(i), VALUE, known != null ? known : register(new Unloaded(position, s)));
             }
-            Object known = Replicas.at(position);
-            U.putReferenceRelease(holder, VALUE, known != null ? known : register(new Unloaded(position, s)));
         }
     }
 

@@ -50,7 +50,7 @@ final class Policy {
             return "a lambda or hidden class cannot be found again by name; use a named class";
         }
         if (c == Unloaded.class) {
-            return "the pool that has the value of this OnDemand was closed before that was loaded";
+            return "the value of this OnDemand was not loaded before its pool was closed";
         }
         if (isRefused(c)) {
             return c.getName() + " stands for something outside the program's data, or holds it";

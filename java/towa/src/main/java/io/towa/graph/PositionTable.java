@@ -159,29 +159,49 @@ final class PositionTable {
     // ---- recovery
 
     /**
-     * Takes over all that {@code other}, which nobody puts to any more, has in its slots. If it fails for want of room it may be called once more: nothing is
-     * half taken over that would be another thing then.
+     * Takes over all that {@code other}, which nobody puts to any more, has in its slots.
+     *
+     * @param copy {@code other} keeps its slots, for {@link #withdraw}. Else nothing fails for want of room once something is taken over
      */
-    void absorb(PositionTable other) {
+    void absorb(PositionTable other, boolean copy) {
         Object[][][] all = other.chunks;
         for (int c = 0; c < all.length; c++) {
             if (all[c] != null) {
-                absorb(all[c], chunk(c));
+                chunk(c);
+            }
+        }
+        for (int c = 0; c < all.length; c++) {
+            for (int s = 0; all[c] != null && s < CHUNK; s++) {
+                if (all[c][s] != null) {
+                    absorb(all[c][s], chunk(c), s, copy);
+                }
             }
         }
     }
 
-    private static void absorb(Object[][] from, Object[][] to) {
-        for (int s = 0; s < CHUNK; s++) {
-            Object[] slots = from[s];
-            Object[] here = slots == null ? null : (Object[]) U.compareAndExchangeReference(to, at(s), null, slots);
-            if (here == null || here == slots) {
-                continue;
+    private static void absorb(Object[] slots, Object[][] to, int s, boolean copy) {
+        Object[] here = (Object[]) U.getReferenceAcquire(to, at(s));
+        if (here == null) {
+            here = (Object[]) U.compareAndExchangeReference(to, at(s), null, copy ? slots.clone() : slots);
+        }
+        // Others have objects in that segment: their slots are theirs.
+        for (int i = 0; here != null && i < slots.length; i++) {
+            if (slots[i] != null) {
+                U.putReferenceRelease(here, at(i), slots[i]);
             }
-            // Others have objects in that segment: their slots are theirs.
-            for (int i = 0; i < slots.length; i++) {
-                if (slots[i] != null) {
-                    U.putReferenceRelease(here, at(i), slots[i]);
+        }
+    }
+
+    /** Empties the slots that hold what {@code other} has, which was absorbed as a copy, or in part. */
+    void withdraw(PositionTable other) {
+        Object[][][] all = other.chunks;
+        for (int c = 0; c < all.length && c < chunks.length; c++) {
+            for (int s = 0; all[c] != null && chunks[c] != null && s < CHUNK; s++) {
+                Object[] here = chunks[c][s];
+                for (int i = 0; all[c][s] != null && here != null && i < here.length; i++) {
+                    if (all[c][s][i] != null && here[i] == all[c][s][i]) {
+                        U.putReferenceRelease(here, at(i), null);
+                    }
                 }
             }
         }

@@ -62,12 +62,12 @@ final class Recovery {
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
         checkMarkNumber(pool.name());
-        RecoveryWalk walk = new RecoveryWalk(pool.name(), allocator, mappings, names, frontier, Loads.possible(mappings), false);
+        RecoveryWalk walk = new RecoveryWalk(new RecoveryWalk.From(pool.name(), allocator, mappings, names), Loads.possible(mappings), false);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
         walkFrom(walk, roots);
         long walkEnd = System.nanoTime();
-        boolean whole = walk.onDemands().isEmpty();
+        boolean whole = Loads.begin(walk);
         Repairs repairs = repair(walk, Loads.rehash());
         turnOn(mappings);
         boolean rewritten = changed(mappings);
@@ -79,7 +79,7 @@ final class Recovery {
             if (whole) {
                 allocator.sweep();
             } else {
-                allocator.keepRest();
+                allocator.keepRest(Nvm.getLong(Layout.KEPT));
             }
             mirror(repairs, walk.rehashed(), whole);
             if (makeRoots(roots)) {
@@ -89,7 +89,7 @@ final class Recovery {
         if (whole) {
             forgetStale(mappings, classes);
         }
-        Loads.begin(walk);
+        Loads.open();
         setFields(roots);
         long end = System.nanoTime();
         last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.objects(),
@@ -126,7 +126,7 @@ final class Recovery {
         try {
             repairs.run(rehash || !walk.rehashed().isEmpty());
         } catch (RuntimeException e) {
-            throw new PoolException(Reason.DAMAGED, walk.pool + ": a collection that was brought back is not as its class makes it (" + e
+            throw new PoolException(Reason.DAMAGED, walk.from.pool() + ": a collection that was brought back is not as its class makes it (" + e
                 + "); restore the file from a copy", e);
         }
         return repairs;
@@ -261,7 +261,7 @@ final class Recovery {
             Bound b = roots.get(i);
             b.value = objects[i];
             if (b.field != null && b.value != null && !b.field.getType().isInstance(b.value)) {
-                throw new PoolException(Reason.CHANGED_CLASS, walk.pool + ": durable root " + b.name + " was saved with a " + b.value.getClass().getName()
+                throw new PoolException(Reason.CHANGED_CLASS, walk.from.pool() + ": durable root " + b.name + " was saved with a " + b.value.getClass().getName()
                     + ", which is no " + b.field.getType().getName() + "; give the field its old type back");
             }
         }

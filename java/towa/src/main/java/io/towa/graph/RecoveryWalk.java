@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
 import io.towa.pool.Layout;
 import java.util.ArrayList;
@@ -24,11 +25,12 @@ import java.util.List;
  * <p>What must always hold: no thread reads the pool outside its used part, whatever a damaged replica says; the first failure ends all.
  */
 final class RecoveryWalk {
-    final String pool;
-    final Allocator allocator;
-    final ClassMapping[] mappings;
-    final Renames names;
-    final long frontier;
+    /** What it goes through, and what it needs to know for that. */
+    record From(String pool, Allocator allocator, ClassMapping[] mappings, Renames names) {}
+
+    final From from;
+    /** End of the used part. */
+    final long frontier = Nvm.getLong(Layout.FRONTIER);
     /** What has been met: while the walk runs, every object; then those whose identity hash leads there. */
     final PositionTable met = new PositionTable();
     /** It stops at every OnDemand. */
@@ -51,12 +53,8 @@ final class RecoveryWalk {
     private volatile boolean hungry;
     private boolean over;
 
-    RecoveryWalk(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, long frontier, boolean lazily, boolean beside) {
-        this.pool = pool;
-        this.allocator = allocator;
-        this.mappings = mappings;
-        this.names = names;
-        this.frontier = frontier;
+    RecoveryWalk(From from, boolean lazily, boolean beside) {
+        this.from = from;
         this.lazily = lazily;
         this.beside = beside;
         for (int i = 0; i < turns.length; i++) {
@@ -102,14 +100,25 @@ final class RecoveryWalk {
 
     /** The first thread has found that there is much to do. */
     synchronized void callOthers() {
-        if (running == 1 && !over) {
+        if (running > 1 || over) {
+            return;
+        }
+        try {
             for (int i = 1; i < workers.length; i++) {
                 workers[i] = new RecoveryWorker(this);
                 workers[i].setDaemon(true);
                 workers[i].start();
                 running = i + 1;
             }
+        } catch (OutOfMemoryError e) {
+            // The system gives no more threads: those that there are will do it.
         }
+    }
+
+    /** The object whose replica is at {@code position}, if this walk has made it, or has stopped at it; else null. */
+    Object at(long position) {
+        Object o = workers[0].find(position);
+        return o != null || beside ? o : strays().at(Nvm.getInt(position + Layout.HASH), position);
     }
 
     /** What was made is all that is durable from now on. */
@@ -117,12 +126,24 @@ final class RecoveryWalk {
         Replicas.install(met, objects() - strayed(), strays());
     }
 
-    /** What was made is durable, too, from now on; if it fails for want of room, to be done again. */
-    void show() {
+    /**
+     * What was made is durable, too, from now on; if that fails for want of room it is to be hidden again.
+     *
+     * @param mayBeHidden also if it does not fail
+     */
+    void show(boolean mayBeHidden) {
         for (int i = 0; i < running; i++) {
             workers[i].showStrays();
         }
-        Replicas.add(met);
+        Replicas.add(met, mayBeHidden);
+    }
+
+    /** Nothing of what was made is durable any more; nobody has seen it. */
+    void hide() {
+        for (int i = 0; i < running; i++) {
+            workers[i].hideStrays();
+        }
+        Replicas.withdraw(met);
     }
 
     /** Objects that were made and cannot be found by their positions: more than the table has, if two replicas stand for one constant. */
@@ -184,13 +205,6 @@ final class RecoveryWalk {
         return workers[w].behind(i);
     }
 
-    /** What is at {@code at} is no object; one that was met there: the pool is damaged. */
-    void requireUnmet(long at) {
-        if (met.get(at) != null) {
-            throw new PoolException(Reason.DAMAGED, pool + ": the record at " + at + " is an object, too; restore the file from a copy");
-        }
-    }
-
     // ---- failure
 
     void fail(Throwable e) {
@@ -216,7 +230,7 @@ final class RecoveryWalk {
             throw (Error) e;
         }
         if (e != null) {
-            throw new PoolException(Reason.DAMAGED, pool + ": recovery met " + e + "; restore the file from a copy", e);
+            throw new PoolException(Reason.DAMAGED, from.pool + ": recovery met " + e + "; restore the file from a copy", e);
         }
     }
 
@@ -278,9 +292,9 @@ final class RecoveryWalk {
     /** What one thread does of it, until all is done: the blocks in which objects were met are in use. */
     void markBlocks() {
         for (int piece = unmarked(); piece >= 0; piece = unmarked()) {
-            long twice = met.markAll(allocator, piece);
+            long twice = met.markAll(from.allocator, piece);
             if (twice != 0) {
-                throw new PoolException(Reason.DAMAGED, pool + ": in the segment at " + twice + " a record of the pool is an object, too; restore the file from a copy");
+                throw new PoolException(Reason.DAMAGED, from.pool + ": in the segment at " + twice + " a record of the pool is an object, too; restore the file from a copy");
             }
             isMarked();
         }

@@ -63,9 +63,9 @@ final class RecoveryWorker extends Thread {
     RecoveryWorker(RecoveryWalk walk) {
         super(null, null, "towa-recovery", 0, false);
         this.walk = walk;
-        mappings = walk.mappings;
+        mappings = walk.from.mappings();
         met = walk.met;
-        allocator = walk.allocator;
+        allocator = walk.from.allocator();
         frontier = walk.frontier;
     }
 
@@ -212,7 +212,7 @@ final class RecoveryWorker extends Thread {
     /** The referent fits the type, and so will others of its class: of a constant the class in the record says nothing. */
     private void fits(Object v, ClassMapping c, int slot, long to) {
         if (!c.refTypes[slot].isInstance(v)) {
-            throw new PoolException(Reason.CHANGED_CLASS, walk.pool + ": " + where() + " refers to a " + v.getClass().getName() + " (at " + to
+            throw new PoolException(Reason.CHANGED_CLASS, walk.from.pool() + ": " + where() + " refers to a " + v.getClass().getName() + " (at " + to
                 + "), which is no " + c.refTypes[slot].getName() + "; give the field its old type back, or restore the file from a copy");
         }
         if (mappings[reachedClass].form <= Layout.FORM_ARRAY) {
@@ -391,7 +391,7 @@ final class RecoveryWorker extends Thread {
         }
     }
 
-    /** The same beside a running program: in the tables that it uses. */
+    /** The same beside a running program: in the table that it uses. A constant may have a replica there that became durable since. */
     void showStrays() {
         for (int i = 0; i < strays.size(); i++) {
             met.set(strayAt[i], null);
@@ -399,6 +399,21 @@ final class RecoveryWorker extends Thread {
                 Replicas.add(strays.get(i), strayAt[i]);
             }
         }
+    }
+
+    void hideStrays() {
+        for (int i = 0; i < strays.size(); i++) {
+            if (Replicas.find(strays.get(i)) == strayAt[i]) {
+                Replicas.withdraw(strays.get(i));
+            }
+        }
+    }
+
+    /** See {@link RecoveryWalk#at}. */
+    Object find(long at) {
+        rootName = "an OnDemand";
+        holder = null;
+        return known(at, met.slots(at));
     }
 
     /** Bytes of the replica, which lie within the used part of the pool. */
@@ -423,9 +438,9 @@ final class RecoveryWorker extends Thread {
         String text = Constants.text(at);
         Object o;
         try {
-            o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.names.descriptor(text) : text, c.form, c.type, walk.names.loader());
+            o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.from.names().descriptor(text) : text, c.form, c.type, walk.from.names().loader());
         } catch (PoolException e) {
-            throw new PoolException(e.reason(), walk.pool + ": " + where() + ": " + e.getMessage(), e);
+            throw new PoolException(e.reason(), walk.from.pool() + ": " + where() + ": " + e.getMessage(), e);
         }
         if (o == null) {
             throw damaged(at, "stands for " + text + ", which is null");
@@ -510,7 +525,7 @@ final class RecoveryWorker extends Thread {
         byte[] value = (byte[]) U.getReference(o, STRING_VALUE);
         byte coder = U.getByte(o, STRING_CODER);
         if (value == null || coder != 0 && coder != 1 || coder == 1 && (value.length & 1) != 0) {
-            throw new PoolException(Reason.DAMAGED, walk.pool + ": the string at " + at + " is damaged; restore the file from a copy");
+            throw new PoolException(Reason.DAMAGED, walk.from.pool() + ": the string at " + at + " is damaged; restore the file from a copy");
         }
     }
 
@@ -525,6 +540,6 @@ final class RecoveryWorker extends Thread {
     }
 
     private PoolException damaged(long at, String what) {
-        return new PoolException(Reason.DAMAGED, walk.pool + ": " + where() + " refers to " + at + ", which " + what + "; restore the file from a copy");
+        return new PoolException(Reason.DAMAGED, walk.from.pool() + ": " + where() + " refers to " + at + ", which " + what + "; restore the file from a copy");
     }
 }

@@ -81,8 +81,8 @@ final class Repairs {
     }
 
     /**
-     * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. Nobody else stores to any of them. In a section,
-     * or as part of the one that this thread is in, if any; if it fails nothing has changed in the pool.
+     * Brings the changes to the replicas, and to those of constants their hashes of this run: tables are made for these. Nobody else stores to any of them. All or nothing:
+     * if this thread is in a section, it is none of that one's stores when it is done. If it fails nothing has changed in the pool.
      */
     void mirror(List<RecoveryWorker.Rehashed> rehashed) {
         if (changes.isEmpty() && rehashed.isEmpty()) {
@@ -109,6 +109,8 @@ final class Repairs {
                 }
                 if (own) {
                     UndoLog.end();
+                } else {
+                    UndoLog.keep(before);
                 }
             } finally {
                 Gate.exit(gate);

@@ -101,9 +101,18 @@ public final class Replicas {
         return o != null ? o : byIdentity.at(Nvm.getInt(position + Layout.HASH), position);
     }
 
-    /** Shows objects that were brought back since: those of {@code positions}; idempotent. The caller is inside the gate. */
-    static void add(PositionTable positions) {
-        byPosition.absorb(positions);
+    /**
+     * Shows objects that were brought back since: those of {@code positions}. The caller is inside the gate.
+     *
+     * @param copied they stay in {@code positions}, too: for {@link #withdraw(PositionTable)}
+     */
+    static void add(PositionTable positions, boolean copied) {
+        byPosition.absorb(positions, copied);
+    }
+
+    /** Hides them again. */
+    static void withdraw(PositionTable positions) {
+        byPosition.withdraw(positions);
     }
 
     /** The same for one whose identity hash does not lead to its replica. */
@@ -111,7 +120,11 @@ public final class Replicas {
         byIdentity.insert(o, System.identityHashCode(o), position);
     }
 
-    /** So many have come by {@link #add(PositionTable)}. */
+    static void withdraw(Object o) {
+        byIdentity.set(o, System.identityHashCode(o), 0);
+    }
+
+    /** So many have come by {@link #add(PositionTable, boolean)}. */
     static void added(long objects) {
         entries.add(objects);
     }

@@ -68,8 +68,6 @@ public final class Allocator {
     private volatile long usedAfterSweep;
     /** Blocks are born marked: a collection is under way. */
     private volatile boolean colouring;
-    /** Until the first sweep, or {@link #keepRest}: a free segment is one in which nothing was found yet. */
-    private volatile boolean recovering = true;
     /** There may be segments that are UNKNOWN. */
     private volatile boolean incomplete;
 
@@ -286,7 +284,7 @@ public final class Allocator {
 
     /** Whether segments of this kind have the class of what is found there first. */
     private boolean isOpen(int kind) {
-        return kind == UNKNOWN || kind == FREE && recovering;
+        return kind == UNKNOWN || kind == FREE;
     }
 
     /**
@@ -407,8 +405,10 @@ public final class Allocator {
     /**
      * In place of the first {@link #sweep}, after a recovery that has not looked everywhere: all below the frontier is used, marked or not, and no mark is set. The
      * next sweep, after a collector has marked what is reached, knows what is free.
+     *
+     * @param kept as many bytes as were in use after the last sweep of an earlier run, if that is known
      */
-    public synchronized void keepRest() {
+    public synchronized void keepRest(long kept) {
         forgetRoom();
         unmark();
         int first = (int) (Layout.HEAP / Layout.SEGMENT);
@@ -419,13 +419,13 @@ public final class Allocator {
             }
         }
         used((long) (top - first) * Layout.SEGMENT);
+        usedAfterSweep = Math.max(0, Math.min(kept, allocated));
         incomplete = true;
     }
 
     /** Nothing is free any more but what lies beyond the frontier. */
     private void forgetRoom() {
         colouring = false;
-        recovering = false;
         freeRuns.clear();
         for (IntStack s : partial) {
             s.size = 0;

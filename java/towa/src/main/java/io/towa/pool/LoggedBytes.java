@@ -41,6 +41,11 @@ final class LoggedBytes {
         masks[i] |= (byte) mask;
     }
 
+    /** None of the {@code bytes} bytes at {@code at}, which lie in one word, is logged any more. */
+    void remove(long at, int bytes) {
+        masks[slot(words, at & -8)] &= (byte) ~mask(at & -8, at, at + bytes);
+    }
+
     private void grow() {
         long[] more = new long[2 * words.length];
         byte[] moreMasks = new byte[more.length];

@@ -173,9 +173,39 @@ public final class UndoLog {
     /** Stores the old bytes again that the entries from number {@code from} on hold; they stay in the log, where they do no harm. */
     public static void undo(long from) {
         for (long i = entries() - 1; i >= from; i--) {
-            restore(blocks[(int) (i / PER_BLOCK)] + ENTRIES + i % PER_BLOCK * ENTRY);
+            restore(entry(i));
         }
         Nvm.fence();
+    }
+
+    /**
+     * What was stored since entry number {@code from} was the next stays, whatever becomes of this thread's section: it is durable, and its entries count no more. One
+     * store ends them all, for entries count up to the first whose check does not fit; the others go before new ones are written in their places.
+     */
+    public static void keep(long from) {
+        long n = entries();
+        for (long i = from; i < n; i++) {
+            long e = entry(i);
+            LOGGED.remove(Nvm.getLong(e), Nvm.getInt(e + BYTES));
+            long unlike = ~Nvm.getLong(e + CHECK);
+            if (i == from) {
+                Nvm.putLongDurably(e + CHECK, unlike);
+            } else {
+                Nvm.putLong(e + CHECK, unlike);
+                Nvm.writeBack(e + CHECK, 8);
+            }
+        }
+        if (n > from) {
+            Nvm.fence();
+            used = (int) (from / PER_BLOCK) + 1;
+            entries = (int) (from % PER_BLOCK);
+            durable = entries;
+            reached = true;
+        }
+    }
+
+    private static long entry(long i) {
+        return blocks[(int) (i / PER_BLOCK)] + ENTRIES + i % PER_BLOCK * ENTRY;
     }
 
     private static void restore(long entry) {

@@ -221,6 +221,26 @@ class OnDemandTest {
         agrees();
     }
 
+    /** Constants that became durable otherwise before their replicas here were loaded. */
+    @Test
+    void constantsThatAreDurableOtherwise() {
+        Object[] constants = {Thread.State.BLOCKED, int[].class, List.of(), java.util.Collections.emptyList(), Map.of()};
+        Object[] holders = new Object[constants.length];
+        for (int i = 0; i < holders.length; i++) {
+            holders[i] = new OnDemand<>(constants[i]);
+        }
+        Object[] all = saved(holders, null);
+        DirectPool.set(all, 1, constants.clone());
+        for (int run = 0; run < 2; run++) {
+            for (int i = 0; i < holders.length; i++) {
+                assertSame(constants[i], get(((Object[]) all[0])[i]));
+                assertSame(constants[i], get(((Object[]) all[0])[i]));
+            }
+            agrees();
+            all = again();
+        }
+    }
+
     /** A root may be one. */
     @Test
     void asARoot() {
@@ -365,6 +385,82 @@ class OnDemandTest {
         agrees();
     }
 
+    /** Nothing behind them, or nothing that is not there: then everything is known at once. */
+    @Test
+    void nothingIsLeftForLater() {
+        Item item = new Item(1);
+        Object[] all = saved(new OnDemand<>(), new OnDemand<>(item), item);
+        assertTrue(isLoaded(all[1]));
+        assertFalse(DurableGraph.allocator().isIncomplete());
+    }
+
+    /** One that stores finds out what is free, by itself; one that does not has no reason to. */
+    @Test
+    void theFirstCycleByItself() throws Exception {
+        open();
+        Object[] parts = parts();
+        DirectPool.setRoot(parts);
+        parts = again();
+        long before = DurableGraph.metrics().collections();
+        Thread.sleep(400);
+        assertEquals(before, DurableGraph.metrics().collections());
+        set(parts[0], new byte[20 << 20]);
+        for (int i = 0; i < 100 && DurableGraph.metrics().collections() == before; i++) {
+            Thread.sleep(50);
+        }
+        assertEquals(before + 1, DurableGraph.metrics().collections());
+        assertFalse(DurableGraph.allocator().isIncomplete());
+    }
+
+    /** Runs too short for the collector do not let the file grow for ever, either. */
+    @Test
+    void manyShortRuns() {
+        Object[] all = saved(new OnDemand<>("text"), null);
+        for (int run = 0; run < 60; run++) {
+            DirectPool.set(all, 1, "run " + run);
+            all = again();
+            assertEquals("run " + run, all[1]);
+        }
+        long frontier = io.towa.medium.Nvm.getLong(io.towa.pool.Layout.FRONTIER);
+        assertTrue(frontier < 10 << 20, "frontier " + frontier);
+        assertEquals("text", get(all[0]));
+    }
+
+    /** A holder comes to light while the collector marks, and is unlinked before it gets there: what is behind it stays, for somebody has the holder. */
+    @Test
+    @SuppressWarnings("unchecked")
+    void unlinkedWhileTheCollectorMarks() throws Exception {
+        Item[] many = new Item[100_000];
+        for (int i = 0; i < many.length; i++) {
+            many[i] = new Item(i);
+        }
+        int met = 0;
+        for (int round = 0; round < 20 && met < 3; round++) {
+            DirectPool.open(dir.resolve("marked" + round), TowaOptions.DEFAULT.withCapacity(256 << 20));
+            // What is behind the last one is marked first, and takes its time.
+            DirectPool.setRoot(new Object[] {new OnDemand<>(new Object[] {new OnDemand<>(map(1, ENTRIES))}), new OnDemand<>(many)});
+            DirectPool.close();
+            DirectPool.open(dir.resolve("marked" + round), TowaOptions.DEFAULT);
+            Object[] all = (Object[]) DirectPool.root;
+            Thread cycle = Thread.ofPlatform().start(Collector::collect);
+            while (!Collector.isMarking() && cycle.isAlive()) {
+                Thread.onSpinWait();
+            }
+            Object[] outer = (Object[]) get(all[0]);
+            Object inner = outer[0];
+            DirectPool.set(outer, 0, (Object) null);
+            met += Collector.isMarking() ? 1 : 0;
+            cycle.join();
+            for (int i = 0; i < 200; i++) {
+                set(all[1], map(i, 5));
+            }
+            assertFalse(isLoaded(inner));
+            assertEquals(map(1, ENTRIES), get(inner));
+            DirectPool.close();
+        }
+        assertTrue(met >= 3, "the collector was always done by then");
+    }
+
     /** Loads, stores, cycles and churn at once. */
     @Test
     void besideEachOther() throws Exception {
@@ -432,10 +528,10 @@ class OnDemandTest {
         again();
         assertEquals(map(1, ENTRIES), get(all[1]), "an ordinary object by now");
         TowaException e = assertThrows(TowaException.class, () -> get(all[2]));
-        assertTrue(e.getMessage().contains("closed before"), e.getMessage());
+        assertTrue(e.getMessage().contains("is closed"), e.getMessage());
         Object[] now = (Object[]) DirectPool.root;
         NotDurableException refused = assertThrows(NotDurableException.class, () -> DirectPool.set(now, 0, all[2]));
-        assertTrue(refused.getMessage().contains("closed before") && refused.getMessage().contains("OnDemand.value"), refused.getMessage());
+        assertTrue(refused.getMessage().contains("not loaded before its pool was closed") && refused.getMessage().contains("OnDemand.value"), refused.getMessage());
         DirectPool.set(now, 0, all[1]);
         assertNotSame(all[2], now[2]);
         assertEquals(map(2, ENTRIES), get(now[2]));
@@ -485,7 +581,7 @@ class OnDemandTest {
                     assertEquals(i, back[i].number);
                 }
             } else {
-                assertTrue(got.get().toString().contains("closed before"), () -> String.valueOf(got.get()));
+                assertTrue(got.get().toString().contains("is closed"), () -> String.valueOf(got.get()));
             }
         }
     }
