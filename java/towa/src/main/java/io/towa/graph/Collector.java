@@ -416,13 +416,6 @@ public final class Collector {
         }
     }
 
-    /** Before the last commit, the gate shut. */
-    static void noteKept() {
-        if (!DurableGraph.allocator().isIncomplete()) {
-            Nvm.putLong(Layout.KEPT, DurableGraph.allocator().usedBytes());
-        }
-    }
-
     static boolean isMarking() {
         return marking;
     }

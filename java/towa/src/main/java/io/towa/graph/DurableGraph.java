@@ -175,7 +175,6 @@ public final class DurableGraph {
         boolean closed = false;
         try {
             Loads.noteStale();
-            Collector.noteKept();
             if (committer != null) {
                 committer.last();
                 committer = null;

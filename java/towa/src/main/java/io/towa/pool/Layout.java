@@ -27,7 +27,7 @@ public final class Layout {
     /** 1: tables that lie behind an OnDemand may be made for identity hashes that constants do not have any more; 0: none are. */
     public static final long REHASH = 8240;
 
-    /** Bytes in use after the collector's last cycle, or at the last close; a hint, never written back for its own sake; 0: none yet. */
+    /** Bytes in use after the collector's last cycle; a hint, never written back for its own sake; 0: there was none. */
     public static final long KEPT = 8248;
 
     public static final long HEAP = 65536;
