@@ -133,7 +133,7 @@ final class RecoveryWalk {
      */
     void show(boolean mayBeHidden) {
         for (int i = 0; i < running; i++) {
-            workers[i].showStrays();
+            workers[i].strays.show();
         }
         Replicas.add(met, mayBeHidden);
     }
@@ -141,7 +141,7 @@ final class RecoveryWalk {
     /** Nothing of what was made is durable any more; nobody has seen it. */
     void hide() {
         for (int i = 0; i < running; i++) {
-            workers[i].hideStrays();
+            workers[i].strays.hide();
         }
         Replicas.withdraw(met);
     }
@@ -150,7 +150,7 @@ final class RecoveryWalk {
     long strayed() {
         long n = 0;
         for (int i = 0; i < running; i++) {
-            n += workers[i].strays();
+            n += workers[i].strays.count();
         }
         return n;
     }

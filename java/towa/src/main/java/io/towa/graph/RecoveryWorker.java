@@ -44,12 +44,10 @@ final class RecoveryWorker extends Thread {
     /** OnDemands that are not followed, and where that would lead. */
     final List<OnDemand<?>> onDemands = new ArrayList<>();
     private long[] behind = new long[16];
-    /** Objects that this thread has made, and how many more are worth more threads. */
+    /** Objects that this thread has made, and with how many it calls the others. */
     long made;
     private long callOthersAt = MANY;
-    /** Of them, those whose identity hash does not lead to their replica, and where that is. */
-    private final List<Object> strays = new ArrayList<>();
-    private long[] strayAt = new long[16];
+    final Strays strays;
     boolean interruptedWhileWaiting;
 
     /** For messages: whose reference is being followed. */
@@ -67,6 +65,7 @@ final class RecoveryWorker extends Thread {
         met = walk.met;
         allocator = walk.from.allocator();
         frontier = walk.frontier;
+        strays = new Strays(met);
     }
 
     /** The object of a root. */
@@ -100,7 +99,7 @@ final class RecoveryWorker extends Thread {
                 walk.markBlocks();
             }
             if (!walk.failed() && !walk.beside) {
-                enterStrays();
+                strays.enter(walk.strays());
             }
         } catch (Throwable e) {
             walk.fail(e);
@@ -164,8 +163,8 @@ final class RecoveryWorker extends Thread {
                 U.putReference(o, c.refDram[i], v);
             }
         }
-        if (c.isString) {
-            checkString(o, at);
+        if (c.isString && !FromReplica.isSoundString(o)) {
+            throw new PoolException(Reason.DAMAGED, walk.from.pool() + ": the string at " + at + " is damaged; restore the file from a copy");
         }
         return true;
     }
@@ -307,7 +306,7 @@ final class RecoveryWorker extends Thread {
         }
         made++;
         if (hash != leads) {
-            stray(o, at);
+            strays.add(o, at);
         }
         if (hash != saved) {
             rehashed.add(new Rehashed(o, at, saved));
@@ -361,54 +360,6 @@ final class RecoveryWorker extends Thread {
         return behind[i];
     }
 
-    // ---- strays
-
-    private void stray(Object o, long at) {
-        if (strays.size() == strayAt.length) {
-            strayAt = Arrays.copyOf(strayAt, 2 * strayAt.length);
-        }
-        strayAt[strays.size()] = at;
-        strays.add(o);
-    }
-
-    int strays() {
-        return strays.size();
-    }
-
-    /** The walk is over: what cannot be found by its position is not there any more, but in the other table. */
-    private void enterStrays() {
-        for (int i = 0; i < strays.size(); i++) {
-            met.set(strayAt[i], null);
-        }
-        IdentityTable table = walk.strays();
-        for (int i = 0; i < strays.size(); i++) {
-            Object o = strays.get(i);
-            int hash = System.identityHashCode(o);
-            // Two replicas may stand for one constant.
-            if (met.get(PositionTable.positionOf(hash)) != o) {
-                table.insert(o, hash, strayAt[i]);
-            }
-        }
-    }
-
-    /** The same beside a running program: in the table that it uses. A constant may have a replica there that became durable since. */
-    void showStrays() {
-        for (int i = 0; i < strays.size(); i++) {
-            met.set(strayAt[i], null);
-            if (Replicas.find(strays.get(i)) == 0) {
-                Replicas.add(strays.get(i), strayAt[i]);
-            }
-        }
-    }
-
-    void hideStrays() {
-        for (int i = 0; i < strays.size(); i++) {
-            if (Replicas.find(strays.get(i)) == strayAt[i]) {
-                Replicas.withdraw(strays.get(i));
-            }
-        }
-    }
-
     /** See {@link RecoveryWalk#at}. */
     Object find(long at) {
         rootName = "an OnDemand";
@@ -448,84 +399,11 @@ final class RecoveryWorker extends Thread {
         return o;
     }
 
-    /** The object, with its primitives. */
     private Object make(long at, ClassMapping c) {
-        if (c.form == Layout.FORM_ARRAY) {
-            int length = Nvm.getInt(at + Layout.LENGTH);
-            if (c.info.element == ClassInfo.REFERENCE) {
-                return java.lang.reflect.Array.newInstance(c.type.getComponentType(), length);
-            }
-            Object a = newArray(c.info.element, length);
-            Nvm.copyOut(at + Layout.DATA, a, c.info.elementBase, c.info.arrayBytes(length));
-            return a;
-        }
-        Object o;
         try {
-            o = U.allocateInstance(c.type);
+            return FromReplica.make(at, c);
         } catch (InstantiationException e) {
             throw damaged(at, "is of class " + c.record.name() + ", which has no instances");
-        }
-        fillPrimitives(o, at, c);
-        return o;
-    }
-
-    private static Object newArray(char element, int length) {
-        switch (element) {
-            case 'Z':
-                return new boolean[length];
-            case 'B':
-                return U.allocateUninitializedArray(byte.class, length);
-            case 'C':
-                return U.allocateUninitializedArray(char.class, length);
-            case 'S':
-                return U.allocateUninitializedArray(short.class, length);
-            case 'I':
-                return U.allocateUninitializedArray(int.class, length);
-            case 'J':
-                return U.allocateUninitializedArray(long.class, length);
-            case 'F':
-                return U.allocateUninitializedArray(float.class, length);
-            default:
-                return U.allocateUninitializedArray(double.class, length);
-        }
-    }
-
-    private static void fillPrimitives(Object o, long at, ClassMapping c) {
-        int[] from = c.nvm[3];
-        long[] to = c.dram[3];
-        for (int i = 0; i < from.length; i++) {
-            U.putLong(o, to[i], Nvm.getLong(at + from[i]));
-        }
-        from = c.nvm[2];
-        to = c.dram[2];
-        for (int i = 0; i < from.length; i++) {
-            U.putInt(o, to[i], Nvm.getInt(at + from[i]));
-        }
-        from = c.nvm[1];
-        to = c.dram[1];
-        for (int i = 0; i < from.length; i++) {
-            U.putShort(o, to[i], Nvm.getShort(at + from[i]));
-        }
-        from = c.nvm[0];
-        to = c.dram[0];
-        for (int i = 0; i < from.length; i++) {
-            U.putByte(o, to[i], Nvm.getByte(at + from[i]));
-        }
-        for (int i = 0; i < c.wideNvm.length; i++) {
-            long bits = Nvm.getBits(at + c.wideNvm[i], ClassInfo.bytes(c.wideFrom[i]));
-            Slots.set(o, c.wideDram[i], c.wideTo[i], ClassMapping.widened(bits, c.wideFrom[i], c.wideTo[i]));
-        }
-    }
-
-    private static final long STRING_VALUE = U.objectFieldOffset(String.class, "value");
-    private static final long STRING_CODER = U.objectFieldOffset(String.class, "coder");
-
-    /** Compiled code trusts a string's parts blindly. */
-    private void checkString(Object o, long at) {
-        byte[] value = (byte[]) U.getReference(o, STRING_VALUE);
-        byte coder = U.getByte(o, STRING_CODER);
-        if (value == null || coder != 0 && coder != 1 || coder == 1 && (value.length & 1) != 0) {
-            throw new PoolException(Reason.DAMAGED, walk.from.pool() + ": the string at " + at + " is damaged; restore the file from a copy");
         }
     }
 
