@@ -410,8 +410,8 @@ public final class Collector {
         if (a.isIncomplete() && CollectorThread.grown(MUCH, 1) && (a.usedAfterSweep() > 0 || a.usedBytes() < SMALL)) {
             try {
                 collect();
-            } catch (PoolException e) {
-                // Damage in what is not loaded: who loads it will hear of it.
+            } catch (PoolException | OutOfMemoryError e) {
+                // Damage in what is not loaded, of which who loads it will hear; or a later cycle finds the room.
             }
         }
     }

@@ -127,7 +127,8 @@ public final class DurableGraph {
                 committer.end();
                 committer = null;
             }
-            // It was active for a moment, perhaps: whoever stores to a root, or loads, leaves before the file is unmapped.
+            // It was active for a moment, perhaps: whoever stores to a root, loads or collects leaves before the file is unmapped.
+            Collector.stop();
             Loads.pause();
             Gate.shut();
             try {

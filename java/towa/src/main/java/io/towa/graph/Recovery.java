@@ -81,13 +81,19 @@ final class Recovery {
             } else {
                 allocator.keepRest(Nvm.getLong(Layout.KEPT));
             }
-            mirror(repairs, walk.rehashed(), whole);
+            if (!whole && !walk.rehashed().isEmpty()) {
+                Loads.tablesElsewhereMayBeStale();
+            }
+            repairs.mirror(walk.rehashed());
             if (makeRoots(roots)) {
                 Rewrite.switchRoots(roots, values(roots));
             }
         }
         if (whole) {
-            forgetStale(mappings, classes);
+            forgetOldClasses(mappings, classes);
+            if (Loads.rehash()) {
+                Nvm.putLongDurably(Layout.REHASH, 0);
+            }
         }
         Loads.open();
         setFields(roots);
@@ -132,19 +138,8 @@ final class Recovery {
         return repairs;
     }
 
-    /** @param whole nothing is left behind an OnDemand: the tables that were met are all that there are */
-    private static void mirror(Repairs repairs, List<RecoveryWorker.Rehashed> rehashed, boolean whole) {
-        if (!whole && !rehashed.isEmpty()) {
-            Loads.tablesElsewhereMayBeStale();
-        }
-        repairs.mirror(rehashed);
-        if (whole && Loads.rehash()) {
-            Nvm.putLongDurably(Layout.REHASH, 0);
-        }
-    }
-
     /** Records of classes as they are no more, and of which the pool has no instance (any more): with them it could not be opened lazily. */
-    private static void forgetStale(ClassMapping[] mappings, List<Records.ClassRecord> classes) {
+    private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes) {
         boolean rewritten = changed(mappings);
         for (int i = 1; i < mappings.length; i++) {
             ClassMapping m = mappings[i];

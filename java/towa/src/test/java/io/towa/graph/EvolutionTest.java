@@ -357,12 +357,17 @@ class EvolutionTest {
     void changedClassesBringBackWhatIsLeftForLater() throws Exception {
         Path p = SavedPool.save(new Object[] {new OnDemand<>(make(classes("class P { int a = 1; }"), "P")), new OnDemand<>("text")});
         ClassLoader now = classes("class P { long a; int b; }");
+        try (java.io.RandomAccessFile f = new java.io.RandomAccessFile(p.toFile(), "rw")) {
+            f.seek(io.towa.pool.Layout.REHASH);
+            f.write(1);
+        }
         for (int round = 0; round < 2; round++) {
             SavedPool.root = null;
             DurableGraph.open(p, with(now), false);
             try {
                 Object[] all = (Object[]) SavedPool.root;
                 assertEquals(round == 0, Recovery.last().rewritten());
+                assertFalse(Loads.rehash(), "all has been looked at");
                 for (Object holder : all) {
                     assertEquals(round == 0, ((OnDemand<?>) holder).isLoaded());
                 }

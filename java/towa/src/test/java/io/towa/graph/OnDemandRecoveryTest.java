@@ -371,6 +371,15 @@ class OnDemandRecoveryTest {
             byConstant(get(all[1]), 1);
             byConstant(get(all[0]), 0);
             assertEquals(List.of(), Checker.check());
+            // All has come by.
+            DurableGraph.close();
+            all = open(p);
+            assertFalse(Loads.rehash());
+            for (int i = 0; i < 3; i++) {
+                assertEquals(eager && i == 2, !(all[i] instanceof OnDemand<?> o) || o.isLoaded());
+                byConstant(eager && i == 2 ? all[i] : get(all[i]), i);
+            }
+            Nvm.putLongDurably(Layout.REHASH, 1);
             // Nothing is left for later: the next recovery meets all, and that is it.
             for (int i = 0; i < 3; i++) {
                 Object m = eager && i == 2 ? all[2] : get(all[i]);
