@@ -412,10 +412,11 @@ public final class Allocator {
         forgetRoom();
         unmark();
         int first = (int) (Layout.HEAP / Layout.SEGMENT);
-        for (int s = first; s < top; s++) {
-            Chunk c = chunk(s);
-            if (c.kind[s & CHUNK - 1] == FREE) {
-                c.kind[s & CHUNK - 1] = UNKNOWN;
+        for (int from = first; from < top; from = (from | CHUNK - 1) + 1) {
+            byte[] kind = chunk(from).kind;
+            int end = Math.min(CHUNK, top - (from & -CHUNK));
+            for (int s = from & CHUNK - 1; s < end; s++) {
+                kind[s] = kind[s] == FREE ? UNKNOWN : kind[s];
             }
         }
         used((long) (top - first) * Layout.SEGMENT);
