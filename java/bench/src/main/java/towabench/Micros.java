@@ -104,6 +104,7 @@ final class Micros {
     }
 
     void recovery() throws Exception {
+        useMemoryOnce(settings.quick() ? 2_000 : 7_500);
         List<Integer> strings = settings.quick() ? List.of(200_000, 600_000) : List.of(1_000_000, 2_000_000, 4_000_000);
         for (int count : strings) {
             restart("strings", count);
@@ -112,6 +113,15 @@ final class Micros {
             restart("small", count);
         }
         onDemand(strings.get(strings.size() - 1));
+    }
+
+    /** The host of a virtual machine takes its time for memory that is used for the first time: as much as will be needed, heaps and pools, is used before. */
+    private void useMemoryOnce(long mb) throws Exception {
+        long all = Math.min(mb, Machine.memoryAvailableMb() - 1000);
+        if (all > 0) {
+            report.progress("using " + all + " MiB of memory once");
+            Child.run(settings, List.of("-Xms" + all + "m", "-Xmx" + all + "m", "-XX:+UseParallelGC", "-XX:+AlwaysPreTouch"), "towabench.micro.Restart", "plain", "small", 2);
+        }
     }
 
     /** The strings in parts that are loaded when they are asked for: how long it takes to open the pool, to have one part, and all. */
