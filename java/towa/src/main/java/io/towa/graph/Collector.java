@@ -44,10 +44,6 @@ public final class Collector {
     /** Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. */
     private static final int RESERVE = 256 << 10;
 
-    /** Growth that is worth a cycle before a pool is used, and a pool in which that is quickly done, though none was done before. */
-    private static final long MUCH = 4 << 20;
-    private static final long SMALL = 64 << 20;
-
     /** Under CYCLE: the pool is about to be closed, or not open yet. */
     private static boolean stopped = true;
     private static volatile boolean marking;
@@ -129,10 +125,14 @@ public final class Collector {
         }
         try {
             collect();
-        } catch (PoolException notCollected) {
-            e.addSuppressed(notCollected);
-            throw e;
+        } catch (PoolException damaged) {
+            // In what was never loaded. If there is no room at all, either, that is said with it.
+            e.addSuppressed(damaged);
+            if (!DurableGraph.allocator().isIncomplete()) {
+                throw e;
+            }
         }
+        DurableGraph.allocator().goOn();
     }
 
     private static void cycle() {
@@ -401,18 +401,6 @@ public final class Collector {
         synchronized (CYCLE) {
             stopped = true;
             reserve = null;
-        }
-    }
-
-    /** The pool was opened without knowing what is free in it, and runs too short for a cycle may have let it grow: then one before anything is stored. */
-    static void collectIfGrown() {
-        Allocator a = DurableGraph.allocator();
-        if (a.isIncomplete() && CollectorThread.grown(MUCH, 1) && (a.usedAfterSweep() > 0 || a.usedBytes() < SMALL)) {
-            try {
-                collect();
-            } catch (PoolException | OutOfMemoryError e) {
-                // Damage in what is not loaded, of which who loads it will hear; or a later cycle finds the room.
-            }
         }
     }
 

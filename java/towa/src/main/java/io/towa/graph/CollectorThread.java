@@ -18,7 +18,7 @@ final class CollectorThread extends Thread {
     private static final int LOOK_MILLIS = 100;
     /** Replicas that are out of use hold their objects: in a small heap that is soon too much. */
     private static final long LEAST = Math.min(64L << 20, Runtime.getRuntime().maxMemory() / 8);
-    /** The same, where the allocator does not know what is free: growth since the last cycle that is worth one. */
+    /** The same, where the allocator does not know what is free: so much that may be is worth a cycle. */
     private static final long FIRST = 1 << 20;
     /** Looks between two at the JVM's heap. */
     private static final int HEAP_LOOKS = 10;
@@ -97,15 +97,15 @@ final class CollectorThread extends Thread {
     private static boolean muchAllocated() {
         if (DurableGraph.allocator().isIncomplete()) {
             // Nothing is known to be free: a program that stores needs to know if that may be much, one that only reads need not pay for it.
-            return DurableGraph.allocator().allocatedSinceSweep() > 0 && grown(FIRST, 2);
+            return DurableGraph.allocator().allocatedSinceSweep() > 0 && grown();
         }
         return DurableGraph.allocator().allocatedSinceSweep() > Math.max(LEAST, DurableGraph.allocator().usedAfterSweep() / 2);
     }
 
-    /** Whether the pool has grown since the last cycle, of whichever run, by {@code least} and by a {@code part} of what was in use. */
-    static boolean grown(long least, int part) {
+    /** Whether what may be free is half as much as was in use after the last cycle, of whichever run. */
+    private static boolean grown() {
         Allocator a = DurableGraph.allocator();
-        return a.usedBytes() - a.usedAfterSweep() >= Math.max(least, a.usedAfterSweep() / part);
+        return a.usedBytes() - a.usedAfterSweep() >= Math.max(FIRST, a.usedAfterSweep() / 2);
     }
 
     /** The old generation is above 80 % after a collection of the JVM, and ours may find something. */

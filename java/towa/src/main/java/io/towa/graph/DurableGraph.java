@@ -101,7 +101,7 @@ public final class DurableGraph {
                 Roots.learnAll();
             }
             Collector.start();
-            Collector.collectIfGrown();
+            allocator.holdBack();
         } catch (RuntimeException | Error e) {
             active = false;
             abandon(file);
@@ -129,7 +129,7 @@ public final class DurableGraph {
             }
             // It was active for a moment, perhaps: whoever stores to a root, loads or collects leaves before the file is unmapped.
             Collector.stop();
-            Loads.pause();
+            Loads.await();
             Gate.shut();
             try {
                 Loads.end();

@@ -25,7 +25,7 @@ import jdk.internal.misc.Unsafe;
  * <p>Why that needs no barrier, neither on reads nor on anything else: what is not loaded nobody stores to, for nobody has it; so it is in the pool as the
  * last run left it, however long the walk takes. What is loaded is stopped at, not looked into. Nobody sees the new objects before the holder has the value, and
  * until they are shown nobody can take one of them for durable; from then on all of them are, and complete. A load that fails leaves nothing: what it showed is hidden
- * again, what it mirrored undone.
+ * again, what it mirrored undone. Constants, which others have as well, are shown only when nothing can fail any more.
  *
  * <p>Why nothing of it is freed: the collector marks from every Unloaded that is alive, too ({@link #each}); one that comes into being while it marks is told to it
  * ({@link Collector#linked}). Until a load is over its Unloaded is alive.
@@ -41,7 +41,7 @@ import jdk.internal.misc.Unsafe;
 public final class Loads {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final long VALUE = U.objectFieldOffset(OnDemand.class, "value");
-    private static final long CLOSE_PATIENCE_S = 10;
+    private static final long PATIENCE_S = 10;
 
     /** One load at a time; held while the pool is closed, too. Whoever needs {@link Sections} as well takes that first, or tries. */
     private static final ReentrantLock LOCK = new ReentrantLock();
@@ -52,7 +52,8 @@ public final class Loads {
 
     /** One run of a pool, and what it takes to load from it. */
     static final class Session {
-        private final RecoveryWalk.From from;
+        /** Null when it has ended: who still has an Unloaded is not to keep all that. */
+        private RecoveryWalk.From from;
         private volatile boolean open;
         private volatile boolean lazily;
 
@@ -107,14 +108,14 @@ public final class Loads {
      */
     static void pause() {
         boolean interrupted = false;
-        long end = System.nanoTime() + CLOSE_PATIENCE_S * 1_000_000_000;
+        long end = System.nanoTime() + PATIENCE_S * 1_000_000_000;
         try {
             for (;;) {
                 try {
                     if (LOCK.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS)) {
                         return;
                     }
-                    throw new TowaException("the pool is not closed: the value of an OnDemand is being loaded, for more than " + CLOSE_PATIENCE_S + " s");
+                    throw new TowaException("the pool is not closed: the value of an OnDemand is being loaded, for more than " + PATIENCE_S + " s");
                 } catch (InterruptedException e) {
                     interrupted = true;
                 }
@@ -124,6 +125,11 @@ public final class Loads {
                 Thread.currentThread().interrupt();
             }
         }
+    }
+
+    /** As {@link #pause}, however long it takes: the pool cannot stay open. */
+    static void await() {
+        LOCK.lock();
     }
 
     static void resume() {
@@ -151,6 +157,7 @@ public final class Loads {
 
     /** What is not loaded stays so. No load is under way. */
     static void end() {
+        session.from = null;
         session = new Session(null);
         synchronized (UNLOADED) {
             UNLOADED.clear();
@@ -182,7 +189,10 @@ public final class Loads {
             v = atOnce(u);
             if (v == null) {
                 // It is to be healed, which takes a section, and another thread is in one: after that, then.
-                Sections.enter();
+                if (!Sections.enter(PATIENCE_S)) {
+                    throw new TowaException("the value of an OnDemand must be healed first, which takes a section, and one of another thread did not end within " + PATIENCE_S
+                        + " s (if it waits for a lock that this thread holds, it never will)");
+                }
                 try {
                     v = atOnce(u);
                 } finally {
@@ -242,7 +252,7 @@ public final class Loads {
      */
     private static boolean show(RecoveryWalk walk, Repairs repairs) {
         boolean mends = repairs.any() || !walk.rehashed().isEmpty();
-        if (mends && !Sections.tryEnter()) {
+        if (mends && !Sections.enter(0)) {
             return false;
         }
         boolean done = false;
@@ -250,37 +260,20 @@ public final class Loads {
             if (!walk.rehashed().isEmpty()) {
                 tablesElsewhereMayBeStale();
             }
-            show(walk, mends);
+            walk.show(mends);
             repairs.mirror(walk.rehashed());
+            walk.showConstants();
             Replicas.added(walk.objects() - walk.strayed());
             done = true;
         } finally {
             if (!done) {
-                hide(walk);
+                walk.hide();
             }
             if (mends) {
                 Sections.leave();
             }
         }
         return true;
-    }
-
-    private static void show(RecoveryWalk walk, boolean mayBeHidden) {
-        int gate = Gate.enter();
-        try {
-            walk.show(mayBeHidden);
-        } finally {
-            Gate.exit(gate);
-        }
-    }
-
-    private static void hide(RecoveryWalk walk) {
-        int gate = Gate.enter();
-        try {
-            walk.hide();
-        } finally {
-            Gate.exit(gate);
-        }
     }
 
     /** Before a constant's replica gets the identity hash that it has in this run, while something is not loaded. */

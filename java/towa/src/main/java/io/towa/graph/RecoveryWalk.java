@@ -31,6 +31,9 @@ final class RecoveryWalk {
     final From from;
     /** End of the used part. */
     final long frontier = Nvm.getLong(Layout.FRONTIER);
+    /** Objects entered in one passage of the gate, behind which others may have to wait. */
+    private static final int SHOWN_AT_ONCE = 1 << 12;
+
     /** What has been met: while the walk runs, every object; then those whose identity hash leads there. */
     final PositionTable met = new PositionTable();
     /** It stops at every OnDemand. */
@@ -133,24 +136,56 @@ final class RecoveryWalk {
      */
     void show(boolean mayBeHidden) {
         for (int i = 0; i < running; i++) {
-            workers[i].strays.show();
+            workers[i].constants.leavePositions();
+            Strays strays = workers[i].strays;
+            strays.leavePositions();
+            for (int from = 0; from < strays.count(); from += SHOWN_AT_ONCE) {
+                int gate = Gate.enter();
+                try {
+                    strays.show(from, Math.min(strays.count(), from + SHOWN_AT_ONCE));
+                } finally {
+                    Gate.exit(gate);
+                }
+            }
         }
-        Replicas.add(met, mayBeHidden);
+        int gate = Gate.enter();
+        try {
+            Replicas.add(met, mayBeHidden);
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    /** The constants, too; they are never hidden again, for others may have found them by then. */
+    void showConstants() {
+        int gate = Gate.enter();
+        try {
+            for (int i = 0; i < running; i++) {
+                workers[i].constants.show(0, workers[i].constants.count());
+            }
+        } finally {
+            Gate.exit(gate);
+        }
     }
 
     /** Nothing of what was made is durable any more; nobody has seen it. */
     void hide() {
-        for (int i = 0; i < running; i++) {
-            workers[i].strays.hide();
+        int gate = Gate.enter();
+        try {
+            for (int i = 0; i < running; i++) {
+                workers[i].strays.hide();
+            }
+            Replicas.withdraw(met);
+        } finally {
+            Gate.exit(gate);
         }
-        Replicas.withdraw(met);
     }
 
     /** Objects that were made and cannot be found by their positions: more than the table has, if two replicas stand for one constant. */
     long strayed() {
         long n = 0;
         for (int i = 0; i < running; i++) {
-            n += workers[i].strays.count();
+            n += workers[i].strays.count() + workers[i].constants.count();
         }
         return n;
     }

@@ -48,6 +48,8 @@ final class RecoveryWorker extends Thread {
     long made;
     private long callOthersAt = MANY;
     final Strays strays;
+    /** Beside a running program: constants, which the program has, too, and may make durable meanwhile. */
+    final Strays constants;
     boolean interruptedWhileWaiting;
 
     /** For messages: whose reference is being followed. */
@@ -66,6 +68,7 @@ final class RecoveryWorker extends Thread {
         allocator = walk.from.allocator();
         frontier = walk.frontier;
         strays = new Strays(met);
+        constants = new Strays(met);
     }
 
     /** The object of a root. */
@@ -305,7 +308,9 @@ final class RecoveryWorker extends Thread {
             return first;
         }
         made++;
-        if (hash != leads) {
+        if (c.form > Layout.FORM_ARRAY && walk.beside) {
+            constants.add(o, at);
+        } else if (hash != leads) {
             strays.add(o, at);
         }
         if (hash != saved) {

@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
@@ -119,17 +120,24 @@ final class Repairs {
     }
 
     private static void mirrorHashes(List<RecoveryWorker.Rehashed> rehashed) {
-        int gate = Gate.enter();
-        try {
-            for (int i = 0; i < rehashed.size(); i++) {
-                long at = rehashed.get(i).position() + Layout.HASH;
-                UndoLog.before(at, 4);
-                Nvm.putInt(at, System.identityHashCode(rehashed.get(i).object()));
-                Nvm.writeBack(at, 4);
+        for (boolean tried = false;; tried = true) {
+            PoolException full;
+            int gate = Gate.enter();
+            try {
+                for (int i = 0; i < rehashed.size(); i++) {
+                    long at = rehashed.get(i).position() + Layout.HASH;
+                    UndoLog.before(at, 4);
+                    Nvm.putInt(at, System.identityHashCode(rehashed.get(i).object()));
+                    Nvm.writeBack(at, 4);
+                }
+                Nvm.fence();
+                return;
+            } catch (PoolException e) {
+                full = e;
+            } finally {
+                Gate.exit(gate);
             }
-            Nvm.fence();
-        } finally {
-            Gate.exit(gate);
+            Collector.makeRoom(full, tried);
         }
     }
 

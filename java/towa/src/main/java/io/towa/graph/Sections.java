@@ -44,18 +44,29 @@ public final class Sections {
         }
     }
 
-    /** No section of another thread runs from now until {@link #leave}. */
-    static void enter() {
-        LOCK.lock();
-    }
-
-    /** As {@link #enter}, if no other thread is in a section. */
-    static boolean tryEnter() {
-        return LOCK.tryLock();
+    /**
+     * A section of this thread begins, or it goes on in the one that it is in, until {@link #leave}.
+     *
+     * @return false if that of another thread does not end in time
+     */
+    static boolean enter(long seconds) {
+        if (!lockWithin(seconds)) {
+            return false;
+        }
+        if (LOCK.getHoldCount() == 1) {
+            UndoLog.begin();
+        }
+        return true;
     }
 
     static void leave() {
-        LOCK.unlock();
+        try {
+            if (LOCK.getHoldCount() == 1) {
+                endLog();
+            }
+        } finally {
+            LOCK.unlock();
+        }
     }
 
     private static void endLog() {

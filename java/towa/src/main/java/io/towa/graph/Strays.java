@@ -42,17 +42,17 @@ final class Strays {
         }
     }
 
-    /** The same beside a running program: from now on they are in its table. A constant may have a replica there that became durable since. */
-    void show() {
-        leavePositions();
-        for (int i = 0; i < objects.size(); i++) {
+    /** The same, of some of them, beside a running program: they are in its table. A constant may have another replica there, which became durable since. */
+    void show(int from, int to) {
+        for (int i = from; i < to; i++) {
             if (Replicas.find(objects.get(i)) == 0) {
                 Replicas.add(objects.get(i), at[i]);
             }
         }
     }
 
-    private void leavePositions() {
+    /** Before {@link #show}: they are not found by their positions any more. */
+    void leavePositions() {
         for (int i = 0; i < objects.size(); i++) {
             met.set(at[i], null);
         }

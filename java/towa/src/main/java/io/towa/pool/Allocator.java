@@ -27,6 +27,8 @@ public final class Allocator {
     private static final int LARGE_REST = SizeClasses.COUNT + 2;
     /** Not looked into by a recovery that did not look everywhere: there may be blocks, and nobody knows of which size. */
     private static final int UNKNOWN = SizeClasses.COUNT + 3;
+    /** Bytes that may be free without anybody's knowing. */
+    private static final long MUCH = 4 << 20;
     /** Segments by which the frontier advances: 1 MiB. */
     private static final int STEP = 256;
 
@@ -70,6 +72,8 @@ public final class Allocator {
     private volatile boolean colouring;
     /** There may be segments that are UNKNOWN. */
     private volatile boolean incomplete;
+    /** And so much of the pool may be free that it is not to grow before that is known. */
+    private boolean wasteful;
 
     public Allocator(PoolFile pool, long capacity, long frontier) {
         this.pool = pool;
@@ -178,6 +182,9 @@ public final class Allocator {
                 }
                 return first;
             }
+        }
+        if (top + n > frontier && wasteful) {
+            throw new PoolException(Reason.FULL, pool.name() + ": it is not known yet what is free");
         }
         if (top + n > frontier) {
             long end = pool.advance((long) (top + n) * Layout.SEGMENT, (long) (top + n + STEP) / STEP * STEP * Layout.SEGMENT);
@@ -297,6 +304,9 @@ public final class Allocator {
         if (c < 0) {
             return fitsLarge(at, bytes, segment);
         }
+        if (SizeClasses.block(c, (int) at & Layout.SEGMENT - 1) < 0) {
+            return false;
+        }
         Chunk chunk = chunk(segment);
         byte kind = chunk.kind[segment & CHUNK - 1];
         if (isOpen(kind)) {
@@ -307,7 +317,7 @@ public final class Allocator {
                 kind = chunk.kind[segment & CHUNK - 1];
             }
         }
-        return kind == 1 + c && SizeClasses.block(c, (int) at & Layout.SEGMENT - 1) >= 0;
+        return kind == 1 + c;
     }
 
     private synchronized boolean fitsLarge(long at, long bytes, int first) {
@@ -399,6 +409,7 @@ public final class Allocator {
         }
         used(used);
         incomplete = false;
+        wasteful = false;
         return used;
     }
 
@@ -406,7 +417,7 @@ public final class Allocator {
      * In place of the first {@link #sweep}, after a recovery that has not looked everywhere: all below the frontier is used, marked or not, and no mark is set. The
      * next sweep, after a collector has marked what is reached, knows what is free.
      *
-     * @param kept as many bytes as were in use after the last sweep of an earlier run, if that is known
+     * @param kept as many bytes as were in use after the last sweep of an earlier run; 0: there was none
      */
     public synchronized void keepRest(long kept) {
         forgetRoom();
@@ -422,6 +433,19 @@ public final class Allocator {
         used((long) (top - first) * Layout.SEGMENT);
         usedAfterSweep = Math.max(0, Math.min(kept, allocated));
         incomplete = true;
+    }
+
+    /**
+     * From now on, if half of what is in use may be free, {@link #allocate} says FULL instead of letting the file grow, until the next sweep, or {@link #goOn}: many
+     * runs, each too short for a collector of its own, must not add up.
+     */
+    public synchronized void holdBack() {
+        wasteful = incomplete && allocated - usedAfterSweep >= Math.max(MUCH, usedAfterSweep);
+    }
+
+    /** The pool may grow, whatever may be free in it. */
+    public synchronized void goOn() {
+        wasteful = false;
     }
 
     /** Nothing is free any more but what lies beyond the frontier. */

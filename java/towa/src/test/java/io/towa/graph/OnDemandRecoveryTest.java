@@ -265,7 +265,7 @@ class OnDemandRecoveryTest {
             m.put(i, i);
         }
         U.putInt(m, U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"), RESIZING);
-        Object[] root = {new OnDemand<>(new Object[] {broken(0), m}), null, new OnDemand<>("text")};
+        Object[] root = {new OnDemand<>(new Object[] {broken(0), m, E.C}), null, new OnDemand<>("text")};
         TowaOptions small = TowaOptions.DEFAULT.withCapacity(4 << 20);
         SavedPool.root = root;
         DurableGraph.open(p, small, false);
@@ -281,7 +281,16 @@ class OnDemandRecoveryTest {
         byte[] before = EvolutionTest.content(p);
         Object[] all = open(p);
         for (int i = 0; i < 2; i++) {
-            PoolException e = assertThrows(PoolException.class, () -> get(all[0]));
+            PoolException e = assertThrows(PoolException.class, () -> {
+                // Others may meet a constant at any time: what they find once must stay.
+                Nvm.record(new Stored(() -> assertEquals(0, Replicas.find(E.C))));
+                try {
+                    get(all[0]);
+                } finally {
+                    Nvm.record(null);
+                }
+            });
+            assertEquals(0, Replicas.find(E.C));
             assertEquals(PoolException.Reason.FULL, e.reason(), e.getMessage());
             assertFalse(((OnDemand<?>) all[0]).isLoaded());
             assertEquals("text", get(all[2]), "what needs no room");
@@ -306,6 +315,20 @@ class OnDemandRecoveryTest {
         DurableGraph.open(killed, TowaOptions.DEFAULT.withCapacity(64 << 20), false);
         assertEquals(back, ((Object[]) get(((Object[]) SavedPool.root)[0]))[1]);
         assertEquals(List.of(), Checker.check());
+    }
+
+    /** Does something whenever something is stored in the pool. */
+    private record Stored(Runnable then) implements Nvm.Recorder {
+        @Override
+        public void store(long where, long bits, int bytes) {
+            then.run();
+        }
+
+        @Override
+        public void writeBack(long where, long bytes) {}
+
+        @Override
+        public void fence() {}
     }
 
     /** In the pool, of the map that is the first element of the array behind {@code holder}, which is not loaded. */

@@ -27,6 +27,8 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** What lies behind an OnDemand is brought back when it is asked for, whole, once, and not before; and nothing of it is lost until then. */
 class OnDemandTest {
@@ -422,18 +424,43 @@ class OnDemandTest {
         assertFalse(DurableGraph.allocator().isIncomplete());
     }
 
-    /** Runs too short for the collector do not let the file grow for ever, either. */
-    @Test
-    void manyShortRuns() {
-        Object[] all = saved(new OnDemand<>("text"), null);
-        for (int run = 0; run < 60; run++) {
+    /** Runs too short for the collector do not let the file grow for ever, either: to twice what is in use, though no collector has seen the pool before. */
+    @ParameterizedTest
+    @ValueSource(ints = {0, 10, 40})
+    void manyShortRuns(int megabytes) {
+        open();
+        Object[] root = {new OnDemand<>(new byte[megabytes << 20]), null};
+        DirectPool.setRoot(root);
+        DirectPool.set(root, 1, new byte[megabytes << 20]);
+        Object[] all = again();
+        for (int run = 0; run < 100; run++) {
             DirectPool.set(all, 1, "run " + run);
             all = again();
             assertEquals("run " + run, all[1]);
         }
         long frontier = Nvm.getLong(Layout.FRONTIER);
-        assertTrue(frontier < 10 << 20, "frontier " + frontier);
-        assertEquals("text", get(all[0]));
+        assertTrue(frontier <= (4L * megabytes << 20) + (8 << 20), "frontier " + frontier);
+        assertEquals(megabytes << 20, ((byte[]) get(all[0])).length);
+        agrees();
+    }
+
+    /** However much of the file is free, and known to be: who does not store has no cycle. */
+    @Test
+    void noCycleForWhoOnlyReads() throws Exception {
+        open();
+        Object[] root = {new OnDemand<>(new byte[8 << 20]), null};
+        DirectPool.setRoot(root);
+        DirectPool.set(root, 1, new byte[20 << 20]);
+        DirectPool.set(root, 1, (Object) null);
+        Collector.collect();
+        for (int run = 0; run < 3; run++) {
+            Object[] all = again();
+            get(all[0]);
+            Thread.sleep(250);
+            assertEquals(0, DurableGraph.metrics().collections());
+        }
+        DirectPool.set((Object[]) DirectPool.root, 1, "stored");
+        assertEquals(1, DurableGraph.metrics().collections(), "before anything is stored beyond the end");
     }
 
     /** A holder comes to light while the collector marks, and is unlinked before it gets there: what is behind it stays, for somebody has the holder. */
