@@ -17,7 +17,11 @@ public final class Recovery {
 
     private Recovery() {}
 
-    /** The file that durable objects are kept in; on DAX memory, or any other. */
+    /**
+     * The file that durable objects are kept in.
+     *
+     * @param filepath on DAX memory, or any other
+     */
     public static void setNvmFile(String filepath) {
         file = Path.of(filepath);
     }
@@ -29,7 +33,11 @@ public final class Recovery {
         return file;
     }
 
-    /** Whether the file holds durable objects. */
+    /**
+     * Whether the file holds durable objects.
+     *
+     * @return false: {@link #init} is to be called, else {@link #recovery}
+     */
     public static boolean isValidData() {
         return Towa.holdsData(file());
     }

@@ -6,14 +6,25 @@ package io.towa;
  */
 public class NotDurableException extends TowaException {
     private static final long serialVersionUID = 1;
+    /** As {@link #path()}. */
     private final String path;
 
+    /**
+     * An object that cannot be durable.
+     *
+     * @param path how it was reached
+     * @param why why it cannot
+     */
     public NotDurableException(String path, String why) {
         super(path + ": " + why);
         this.path = path;
     }
 
-    /** How the object was reached, such as {@code Orders.open -> HashMap.table[17] -> HashMap$Node.value -> Order.session}. */
+    /**
+     * How the object was reached.
+     *
+     * @return such as {@code Orders.open -> HashMap.table[17] -> HashMap$Node.value -> Order.session}
+     */
     public String path() {
         return path;
     }

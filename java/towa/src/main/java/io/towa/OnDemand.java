@@ -23,6 +23,8 @@ import io.towa.graph.Unloaded;
  * <p>Volatile: what one thread sets or loads another sees. Equal to itself only. In a program without the agent, or without a pool, it is a plain holder. After
  * {@link Towa#close} a value that was not loaded is not to be had ({@link TowaException}); open the pool again. {@code hashCode} and {@code equals} of keys in durable
  * collections must not ask an OnDemand for its value, nor wait for who does: they may be called while something is loaded.
+ *
+ * @param <T> of the value
  */
 public final class OnDemand<T> {
     /** The value, or what stands for it until it is loaded. */
@@ -31,16 +33,22 @@ public final class OnDemand<T> {
     /** Holds null. */
     public OnDemand() {}
 
+    /**
+     * Holds {@code value}.
+     *
+     * @param value any object, or null; durable as soon as this is
+     */
     public OnDemand(T value) {
         this.value = value;
     }
 
     /**
      * The value, brought back from the pool if it was not yet. Loading waits for a load of another thread; and, where a crash left a collection half done, which is
-     * healed now, for {@link Towa#atomically} of another thread. Ordinary stores and loads do not wait for each other.
+     * healed now, for {@link Towa#atomically} of another thread, ten seconds at most. Ordinary stores and loads do not wait for each other.
      *
+     * @return the value; always the same object, until another is set
      * @throws PoolException it cannot be brought back: the pool is damaged there, a class does not fit, or the pool is full and the value must be healed first
-     * @throws TowaException the pool was closed before it was loaded
+     * @throws TowaException the pool was closed before it was loaded; or another thread's section did not end
      */
     @SuppressWarnings("unchecked")
     public T get() {
@@ -48,12 +56,21 @@ public final class OnDemand<T> {
         return (T) (v instanceof Unloaded unloaded ? Loads.load(this, unloaded) : v);
     }
 
-    /** As any store to a volatile field: durable before a thread can read it, if this is durable. The value before need not be loaded. */
+    /**
+     * Replaces the value, which need not be loaded. As any store to a volatile field: durable before a thread can read it, if this is durable.
+     *
+     * @param v any object, or null
+     * @throws NotDurableException this is durable, and {@code v} cannot be; the value is as it was
+     */
     public void set(T v) {
         value = v;
     }
 
-    /** Whether this holder has the value. If not, {@link #get} may yet find it in the heap, brought back in another way. */
+    /**
+     * Whether this holder has the value. If not, {@link #get} may yet find it in the heap, brought back in another way.
+     *
+     * @return false until the first {@link #get} or {@link #set} after the pool was opened
+     */
     public boolean isLoaded() {
         return !(value instanceof Unloaded);
     }

@@ -24,18 +24,37 @@ public class PoolException extends TowaException {
         NO_AGENT
     }
 
+    /** As {@link #reason()}. */
     private final Reason reason;
 
+    /**
+     * One that nothing else has caused.
+     *
+     * @param reason which kind
+     * @param message what, where, and what to do next
+     */
     public PoolException(Reason reason, String message) {
         super(message);
         this.reason = reason;
     }
 
+    /**
+     * One that something else has caused.
+     *
+     * @param reason which kind
+     * @param message what, where, and what to do next
+     * @param cause what it comes from
+     */
     public PoolException(Reason reason, String message, Throwable cause) {
         super(message, cause);
         this.reason = reason;
     }
 
+    /**
+     * Which kind of failure this is, for programs; for people there is the message.
+     *
+     * @return the kind
+     */
     public Reason reason() {
         return reason;
     }

@@ -25,7 +25,13 @@ import java.nio.file.Path;
 public final class Towa {
     private Towa() {}
 
-    /** Opens the pool at {@code file}, made if there is none; the durable roots get the values that it holds. */
+    /**
+     * Opens a pool with {@link TowaOptions#DEFAULT}; made if there is none. The durable roots get the values that it holds.
+     *
+     * @param file the pool's
+     * @throws PoolException the file cannot be opened, and is as it was; its {@link PoolException#reason} says why
+     * @throws NotDurableException a root's present value cannot be durable
+     */
     public static void open(Path file) {
         open(file, TowaOptions.DEFAULT);
     }
@@ -33,6 +39,8 @@ public final class Towa {
     /**
      * As {@link #open(Path)}.
      *
+     * @param file the pool's
+     * @param options how
      * @throws PoolException the file cannot be opened, and is as it was; its {@link PoolException#reason} says why
      * @throws NotDurableException a root's present value cannot be durable
      */
@@ -44,6 +52,8 @@ public final class Towa {
     /**
      * Whether {@code file} is a pool that was made whole, so that {@link #open} would recover from it.
      *
+     * @param file it need not exist
+     * @return false if there is none, or its making was interrupted
      * @throws PoolException it is damaged, or made by a newer version
      */
     public static boolean holdsData(Path file) {
@@ -51,6 +61,11 @@ public final class Towa {
         return DurableGraph.holdsData(file);
     }
 
+    /**
+     * Whether a pool is open: whether stores to what the roots reach are durable.
+     *
+     * @return also false without the agent
+     */
     public static boolean isOpen() {
         return Agent.instrumentation() != null && DurableGraph.active();
     }
@@ -69,18 +84,26 @@ public final class Towa {
     /**
      * Runs {@code writes}; after a crash either all of its stores to durable objects are there, or none. If it throws, what it stored stays. Sections
      * run one at a time; a lock that a section takes must not be released inside it.
+     *
+     * @param writes may call this again: it is all one section
      */
     public static void atomically(Runnable writes) {
         requireOpen();
         Sections.run(writes);
     }
 
+    /**
+     * Whether an object is durable now. One that no root reaches any more is so until the next {@link #collect}.
+     *
+     * @param o any object, or null
+     * @return whether it has a replica in the open pool
+     */
     public static boolean isDurable(Object o) {
         return o != null && isOpen() && Replicas.durable(o);
     }
 
     /**
-     * Compares every durable object with its replica. Nothing may store to them meanwhile.
+     * Compares every durable object that is loaded with its replica. Nothing may store to them meanwhile.
      *
      * @return what differs, in words; empty if nothing does
      */
@@ -95,11 +118,20 @@ public final class Towa {
         Collector.collect();
     }
 
+    /**
+     * Counts and times of the open pool, and since the JVM's start.
+     *
+     * @return as of now
+     */
     public static Metrics metrics() {
         return DurableGraph.metrics();
     }
 
-    /** What a store that has ended survives, with the pool that is open. */
+    /**
+     * What a store that has ended survives, with the pool that is open.
+     *
+     * @return for people, such as {@code strict; process-safe (the kernel's page cache has it)}
+     */
     public static String guarantee() {
         requireOpen();
         switch (Nvm.medium()) {

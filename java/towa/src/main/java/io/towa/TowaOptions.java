@@ -19,6 +19,7 @@ public record TowaOptions(long capacity, Durability durability, Duration interva
     /** Strict and process-safe (power-safe on DAX), capacity by the heap, exceptions for what cannot be durable. */
     public static final TowaOptions DEFAULT = new TowaOptions(0, Durability.PROCESS, Duration.ofMillis(100), false, Map.of(), null);
 
+    /** Refuses what makes no sense. */
     public TowaOptions {
         if (capacity < 0 || capacity > 0 && capacity < 1 << 20) {
             throw new IllegalArgumentException("capacity " + capacity + ": at least 1 MiB, or 0 for the default");
@@ -29,26 +30,61 @@ public record TowaOptions(long capacity, Durability durability, Duration interva
         renamed = Map.copyOf(renamed);
     }
 
+    /**
+     * These, with another capacity.
+     *
+     * @param bytes at least 1 MiB; 0: by the heap
+     * @return a changed copy
+     */
     public TowaOptions withCapacity(long bytes) {
         return new TowaOptions(bytes, durability, interval, skipsNotDurable, renamed, loader);
     }
 
+    /**
+     * These, with another durability.
+     *
+     * @param d what the pool is to survive
+     * @return a changed copy
+     */
     public TowaOptions withDurability(Durability d) {
         return new TowaOptions(capacity, d, interval, skipsNotDurable, renamed, loader);
     }
 
+    /**
+     * These, with another interval between commits.
+     *
+     * @param i more than nothing
+     * @return a changed copy
+     */
     public TowaOptions withInterval(Duration i) {
         return new TowaOptions(capacity, durability, i, skipsNotDurable, renamed, loader);
     }
 
+    /**
+     * These, with what cannot be durable left out and counted.
+     *
+     * @return a changed copy
+     */
     public TowaOptions skippingNotDurable() {
         return new TowaOptions(capacity, durability, interval, true, renamed, loader);
     }
 
+    /**
+     * These, with classes that were renamed.
+     *
+     * @param oldToNew the old binary name to the new one
+     * @return a changed copy
+     */
     public TowaOptions withRenamed(Map<String, String> oldToNew) {
         return new TowaOptions(capacity, durability, interval, skipsNotDurable, oldToNew, loader);
     }
 
+    /**
+     * These, with a loader for the pool's classes.
+     *
+     * @param l null: the thread's context class loader
+     * @return a changed copy
+     */
     public TowaOptions withLoader(ClassLoader l) {
         return new TowaOptions(capacity, durability, interval, skipsNotDurable, renamed, l);
     }
