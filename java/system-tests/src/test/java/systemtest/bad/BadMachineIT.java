@@ -106,6 +106,22 @@ class BadMachineIT {
     }
 
     @Test
+    void thePoolIsLargerThanTheHeap() throws Exception {
+        Path file = folder.resolve("pool");
+        try (Machine m = Machine.start(List.of("-XX:+UseSerialGC", "-Xmx400m"), "systemtest.bad.LargerThanHeap", "fill", file)) {
+            m.succeed();
+        }
+        for (String flags : List.of("-XX:+UseSerialGC", "-XX:+UseG1GC")) {
+            Path copy = folder.resolve("copy" + flags.length());
+            Files.copy(file, copy);
+            try (Machine m = Machine.start(List.of(flags, "-Xmx48m"), "systemtest.bad.LargerThanHeap", "use", copy)) {
+                m.succeed();
+                assertTrue(m.lines().contains("done"), m::toString);
+            }
+        }
+    }
+
+    @Test
     void interrupts() throws Exception {
         survives("interrupts");
     }
