@@ -592,9 +592,9 @@ class OnDemandTest {
     /** While another thread loads, the pool is closed: the load is whole, or refused. */
     @Test
     void closedMeanwhile() throws Exception {
-        for (int round = 0; round < 10; round++) {
-            DirectPool.open(dir.resolve("round" + round), TowaOptions.DEFAULT.withCapacity(64 << 20));
-            Item[] items = new Item[50_000];
+        for (int round = 0; round < 6; round++) {
+            DirectPool.open(dir.resolve("round" + round), TowaOptions.DEFAULT.withCapacity(256 << 20));
+            Item[] items = new Item[300_000];
             for (int i = 0; i < items.length; i++) {
                 items[i] = new Item(i);
             }
@@ -610,7 +610,7 @@ class OnDemandTest {
                     got.set(e);
                 }
             });
-            Thread.sleep(round);
+            Thread.sleep(3 * round);
             DirectPool.close();
             t.join();
             if (got.get() instanceof Item[] back) {
