@@ -61,7 +61,7 @@ soak: build
 	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx --test kill_snap -- --nocapture
 
 soak-java:
-	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 \
+	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 -Dtowa.aroundOnly=true \
 	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT,MatrixIT'
 
 OPTIONS ?= -time 2000 -iters 5
