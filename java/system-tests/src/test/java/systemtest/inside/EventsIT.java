@@ -107,8 +107,11 @@ class EventsIT {
         root = items(10);
         Towa.close();
         root = null;
+        String[] guarantee = new String[1];
         List<RecordedEvent> all = record(everything(), () -> {
             Towa.open(file, Pool.SMALL);
+            guarantee[0] = Towa.guarantee();
+            assertEquals(guarantee[0], Towa.metrics().guarantee());
             root = items(1000);
             Towa.collect();
             assertThrows(NotDurableException.class, () -> root = new Object[] {"fine", Thread.currentThread()});
@@ -119,6 +122,7 @@ class EventsIT {
         assertEquals(12, recovery.getLong("objects"));
         assertTrue(recovery.getLong("bytes") > 0);
         assertTrue(!recovery.getBoolean("rewritten"));
+        assertEquals(guarantee[0], recovery.getString("guarantee"));
         assertTrue(recovery.getDuration().toNanos() > 0);
 
         RecordedEvent promotion = only(all, "Promotion");

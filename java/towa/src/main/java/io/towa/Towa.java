@@ -6,7 +6,6 @@ import io.towa.graph.Collector;
 import io.towa.graph.DurableGraph;
 import io.towa.graph.Replicas;
 import io.towa.graph.Sections;
-import io.towa.medium.Nvm;
 import java.nio.file.Path;
 
 /**
@@ -134,14 +133,7 @@ public final class Towa {
      */
     public static String guarantee() {
         requireOpen();
-        switch (Nvm.medium()) {
-            case Nvm.DAX:
-                return "strict; process-safe and power-safe (DAX memory)";
-            case Nvm.PRIVATE:
-                return "buffered: process-safe and power-safe as of the last commit";
-            default:
-                return "strict; process-safe (the kernel's page cache has it)";
-        }
+        return DurableGraph.guarantee();
     }
 
     /** Before anything of the library is touched that needs what the agent opens of the JDK. */

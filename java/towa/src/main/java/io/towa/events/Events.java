@@ -107,9 +107,10 @@ public final class Events {
     }
 
     /** @param gcNanos pauses of the JVM's collector meanwhile; below 0: not known */
-    public static void recovery(Object event, String file, long objects, long bytes, long gcNanos, boolean rewritten) {
+    public static void recovery(Object event, String file, String guarantee, long objects, long bytes, long gcNanos, boolean rewritten) {
         RecoveryEvent e = (RecoveryEvent) event;
         e.file = file;
+        e.guarantee = guarantee;
         e.objects = objects;
         e.bytes = bytes;
         e.gcTime = gcNanos < 0 ? Long.MIN_VALUE : gcNanos;

@@ -26,6 +26,8 @@ final class RecoveryEvent extends Event {
     @Label("Pauses of the JVM's Collector")
     @Timespan(Timespan.NANOSECONDS)
     long gcTime;
+    @Label("Guarantee")
+    String guarantee;
     @Label("Rewritten for Changed Classes")
     boolean rewritten;
 }

@@ -303,8 +303,20 @@ public final class DurableGraph {
         return classes;
     }
 
+    /** See {@link io.towa.Towa#guarantee}. */
+    public static String guarantee() {
+        switch (Nvm.medium()) {
+            case Nvm.DAX:
+                return "strict; process-safe and power-safe (DAX memory)";
+            case Nvm.PRIVATE:
+                return "buffered: process-safe and power-safe as of the last commit";
+            default:
+                return "strict; process-safe (the kernel's page cache has it)";
+        }
+    }
+
     public static Metrics metrics() {
-        return new Metrics(Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
+        return new Metrics(active ? guarantee() : null, Replicas.size(), allocator == null ? 0 : allocator.usedBytes(), PROMOTED.sum(), STORES.sum(), SKIPPED.sum(),
             Collector.cycles(), Collector.lastPauseMillis(), Recovery.lastSeconds(), Loads.loads());
     }
 }

@@ -101,7 +101,7 @@ final class Recovery {
         last = new Breakdown((end - begin) / 1e9, (walkEnd - walkBegin) / 1e9, large ? (gcMillis() - gcBefore) / 1e3 : 0, walk.objects(),
             allocator.usedBytes(), rewritten);
         if (Events.ended(event)) {
-            Events.recovery(event, pool.name(), last.objects, last.bytes, large ? (long) (last.gcSeconds * 1e9) : -1, rewritten);
+            Events.recovery(event, pool.name(), DurableGraph.guarantee(), last.objects, last.bytes, large ? (long) (last.gcSeconds * 1e9) : -1, rewritten);
         }
     }
 
