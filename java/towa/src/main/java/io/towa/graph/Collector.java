@@ -133,6 +133,12 @@ public final class Collector {
             }
         }
         DurableGraph.allocator().goOn();
+        Gate.pin();
+        try {
+            DurableGraph.awaitClose();
+        } finally {
+            Gate.unpin();
+        }
     }
 
     private static void cycle() {

@@ -19,6 +19,7 @@ import io.towa.pool.UndoLog;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * The one pool that is open, and what belongs to it.
@@ -30,6 +31,8 @@ import java.util.List;
  */
 public final class DurableGraph {
     private static volatile boolean active;
+    /** The collector has ended, and the gate is not shut yet, or is. */
+    private static volatile boolean closing;
     private static PoolFile pool;
     private static Allocator allocator;
     private static volatile Committer committer;
@@ -160,10 +163,19 @@ public final class DurableGraph {
             return;
         }
         Loads.pause();
+        closing = true;
         try {
             closeWithoutLoads();
         } finally {
+            closing = false;
             Loads.resume();
+        }
+    }
+
+    /** Outside the gate: if the pool is being closed, waits until it is. What a store finds full then, without a collector, it finds closed. */
+    static void awaitClose() {
+        while (closing) {
+            LockSupport.parkNanos(100_000);
         }
     }
 
