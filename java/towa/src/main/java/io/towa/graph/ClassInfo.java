@@ -90,19 +90,7 @@ final class ClassInfo {
     }
 
     static int bytes(char type) {
-        switch (type) {
-            case 'Z':
-            case 'B':
-                return 1;
-            case 'C':
-            case 'S':
-                return 2;
-            case 'I':
-            case 'F':
-                return 4;
-            default:
-                return 8;
-        }
+        return Layout.width(type);
     }
 
     private static void collect(Class<?> c, List<Field> into) {

@@ -8,6 +8,7 @@ import io.towa.pool.Layout;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -105,8 +106,9 @@ final class Constants {
 
     /** Whether the replica at {@code at}, which may be another than the one that {@code o} has, stands for the constant {@code o}. */
     static boolean isAt(long at, Object o, ClassInfo info) {
-        return Nvm.getInt(at + Layout.CLASS_INDEX) == info.index && Nvm.getInt(at + Layout.LENGTH) == text(o, info).length
-            && text(at).equals(new String(text(o, info), StandardCharsets.UTF_8));
+        byte[] text = text(o, info);
+        return Nvm.getInt(at + Layout.CLASS_INDEX) == info.index && Nvm.getInt(at + Layout.LENGTH) == text.length
+            && Arrays.equals(Nvm.getBytes(at + Layout.DATA, text.length), text);
     }
 
     /** The name under which {@code o} is known; null if it is no sentinel. */

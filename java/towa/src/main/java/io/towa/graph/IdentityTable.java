@@ -51,6 +51,11 @@ final class IdentityTable {
         return h ^ h >>> 15;
     }
 
+    /** The shard of those whose spread hash is {@code h}, as it is now. */
+    private Table table(int h) {
+        return (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> SHARD_SHIFT) << REF_SHIFT));
+    }
+
     private static Object key(Table t, int i) {
         return U.getReferenceAcquire(t.keys, REFS + ((long) i << REF_SHIFT));
     }
@@ -58,7 +63,7 @@ final class IdentityTable {
     /** The word of {@code o}, whose identity hash is {@code hash}; 0 if it is not here. */
     long find(Object o, int hash) {
         int h = spread(hash);
-        Table t = (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> SHARD_SHIFT) << REF_SHIFT));
+        Table t = table(h);
         int mask = t.keys.length - 1;
         for (int i = h & mask;; i = i + 1 & mask) {
             Object k = key(t, i);
@@ -83,7 +88,7 @@ final class IdentityTable {
     /** The object with this identity hash whose replica is at {@code position}, which is not grey; null if it is not here. */
     Object at(int hash, long position) {
         int h = spread(hash);
-        Table t = (Table) U.getReferenceAcquire(shards, REFS + ((long) (h >>> SHARD_SHIFT) << REF_SHIFT));
+        Table t = table(h);
         int mask = t.keys.length - 1;
         for (int i = h & mask;; i = i + 1 & mask) {
             Object k = key(t, i);

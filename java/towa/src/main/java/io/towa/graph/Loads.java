@@ -9,7 +9,6 @@ import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import jdk.internal.misc.Unsafe;
 
@@ -107,23 +106,8 @@ public final class Loads {
      * @throws TowaException one does not end
      */
     static void pause() {
-        boolean interrupted = false;
-        long end = System.nanoTime() + PATIENCE_S * 1_000_000_000;
-        try {
-            for (;;) {
-                try {
-                    if (LOCK.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS)) {
-                        return;
-                    }
-                    throw new TowaException("the pool is not closed: the value of an OnDemand is being loaded, for more than " + PATIENCE_S + " s");
-                } catch (InterruptedException e) {
-                    interrupted = true;
-                }
-            }
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+        if (!Sections.lockWithin(LOCK, PATIENCE_S)) {
+            throw new TowaException("the pool is not closed: the value of an OnDemand is being loaded, for more than " + PATIENCE_S + " s");
         }
     }
 

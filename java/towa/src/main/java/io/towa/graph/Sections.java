@@ -125,7 +125,12 @@ public final class Sections {
     }
 
     private static boolean lockWithin(long seconds) {
-        if (LOCK.tryLock()) {
+        return lockWithin(LOCK, seconds);
+    }
+
+    /** Waits so long for {@code lock}, whoever interrupts; the interrupt is there afterwards. */
+    static boolean lockWithin(ReentrantLock lock, long seconds) {
+        if (lock.tryLock()) {
             return true;
         }
         boolean interrupted = false;
@@ -133,7 +138,7 @@ public final class Sections {
         try {
             for (;;) {
                 try {
-                    return LOCK.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                    return lock.tryLock(end - System.nanoTime(), TimeUnit.NANOSECONDS);
                 } catch (InterruptedException e) {
                     interrupted = true;
                 }

@@ -61,4 +61,21 @@ public final class Layout {
     public static final int FORM_NAMED = 4;
 
     private Layout() {}
+
+    /** Bytes of a field or an element in a replica, by the first letter of its descriptor. */
+    public static int width(char type) {
+        switch (type) {
+            case 'Z':
+            case 'B':
+                return 1;
+            case 'C':
+            case 'S':
+                return 2;
+            case 'I':
+            case 'F':
+                return 4;
+            default:
+                return 8;
+        }
+    }
 }

@@ -28,23 +28,7 @@ public final class Records {
 
         /** Bytes of a replica whose length field says {@code length}. */
         public long replicaBytes(long length) {
-            return form == Layout.FORM_OBJECT ? instanceBytes : Layout.DATA + length * (form == Layout.FORM_ARRAY ? elementBytes() : 1);
-        }
-
-        private int elementBytes() {
-            switch (name.charAt(1)) {
-                case 'Z':
-                case 'B':
-                    return 1;
-                case 'C':
-                case 'S':
-                    return 2;
-                case 'I':
-                case 'F':
-                    return 4;
-                default:
-                    return 8;
-            }
+            return form == Layout.FORM_OBJECT ? instanceBytes : Layout.DATA + length * (form == Layout.FORM_ARRAY ? Layout.width(name.charAt(1)) : 1);
         }
     }
 
