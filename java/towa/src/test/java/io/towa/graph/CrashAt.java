@@ -5,8 +5,10 @@ import io.towa.medium.Nvm;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.TreeMap;
 
 /** Images of a pool as a killed process leaves it during a recovery: after each of the stores, or some of them if they are many. */
 final class CrashAt {
@@ -54,6 +56,82 @@ final class CrashAt {
                 long frontier = b.getLong(8192);
                 states.add(Arrays.copyOf(now, (int) Math.max(frontier, now.length)));
             }
+        }
+    }
+
+    /**
+     * As {@link #run(byte[], Runnable, List)} for the loss of power on memory that keeps only what was written back, and fenced since: what is surely there after each fence.
+     */
+    static void withoutPower(byte[] image, Runnable opening, List<byte[]> states) {
+        Kept kept = new Kept(image);
+        Nvm.record(kept);
+        try {
+            opening.run();
+        } finally {
+            Nvm.record(null);
+        }
+        states.addAll(kept.images);
+        states.add(kept.image());
+    }
+
+    /** The lines that were written back before a fence, as they were then. */
+    private static final class Kept implements Nvm.Recorder {
+        private static final int LINE = 64;
+        private static final int IMAGES = 200;
+
+        private byte[] stored;
+        private byte[] surely;
+        private final TreeMap<Integer, byte[]> writtenBack = new TreeMap<>();
+        private final List<byte[]> images = new ArrayList<>();
+        private int fences;
+        /** Of so many fences one has an image. */
+        private int every = 1;
+
+        Kept(byte[] image) {
+            stored = image.clone();
+            surely = image.clone();
+        }
+
+        @Override
+        public synchronized void store(long where, long value, int size) {
+            int at = (int) where;
+            if (at + 8 > stored.length) {
+                int bytes = (at >>> 20) + 1 << 20;
+                stored = Arrays.copyOf(stored, bytes);
+                surely = Arrays.copyOf(surely, bytes);
+            }
+            for (int i = 0; i < size; i++) {
+                stored[at + i] = (byte) (value >>> 8 * i);
+            }
+        }
+
+        @Override
+        public synchronized void writeBack(long where, long size) {
+            for (int line = (int) where & -LINE; line < where + size; line += LINE) {
+                if (line < stored.length) {
+                    writtenBack.put(line, Arrays.copyOfRange(stored, line, line + LINE));
+                }
+            }
+        }
+
+        @Override
+        public synchronized void fence() {
+            writtenBack.forEach((line, content) -> System.arraycopy(content, 0, surely, line, LINE));
+            writtenBack.clear();
+            if (fences++ % every == 0) {
+                images.add(image());
+            }
+            if (images.size() == IMAGES) {
+                every *= 2;
+                for (int i = IMAGES - 1; i > 0; i -= 2) {
+                    images.remove(i);
+                }
+            }
+        }
+
+        private byte[] image() {
+            long frontier = ByteBuffer.wrap(surely).order(ByteOrder.LITTLE_ENDIAN).getLong(8192);
+            return Arrays.copyOf(surely, (int) Math.max(frontier, surely.length));
         }
     }
 

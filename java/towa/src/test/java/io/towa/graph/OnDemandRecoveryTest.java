@@ -30,6 +30,8 @@ import java.util.concurrent.LinkedBlockingDeque;
 import jdk.internal.misc.Unsafe;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Behind an OnDemand a crash may have left anything that it may leave elsewhere, for as long as it takes until somebody asks. */
 class OnDemandRecoveryTest {
@@ -56,6 +58,15 @@ class OnDemandRecoveryTest {
         SavedPool.open(p);
         assertEquals(List.of(), Checker.check());
         return (Object[]) SavedPool.root;
+    }
+
+    /** What a kill at any moment of {@code run} leaves, or the loss of power. */
+    private static void crash(boolean power, Path p, Runnable run, List<byte[]> states) throws Exception {
+        if (power) {
+            CrashAt.withoutPower(SavedPool.image(p), run, states);
+        } else {
+            CrashAt.run(SavedPool.image(p), run, states);
+        }
     }
 
     // ---- repairs
@@ -143,17 +154,18 @@ class OnDemandRecoveryTest {
 
     /**
      * Inside a section of the program's own the repair is none of its stores: another thread, which has the value as well, stores to it, and that stays when a crash
-     * undoes the section. Killed anywhere.
+     * undoes the section. Killed anywhere, or the power lost.
      */
-    @Test
-    void killedAnywhereInASectionThatHeals() throws Exception {
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void killedAnywhereInASectionThatHeals(boolean power) throws Exception {
         OnDemandTest.Item[] items = new OnDemandTest.Item[300];
         for (int i = 0; i < items.length; i++) {
             items[i] = new OnDemandTest.Item(0);
         }
         Path p = SavedPool.save(new Object[] {new OnDemand<>(new Object[] {brokenDeque(), broken(0)}), items, new OnDemandTest.Item(0)});
         List<byte[]> states = new ArrayList<>();
-        CrashAt.run(SavedPool.image(p), () -> {
+        crash(power, p, () -> {
             Object[] all = open(p);
             Sections.run(() -> aSectionThatHeals(all));
             assertEquals(List.of(), Checker.check());
@@ -418,16 +430,17 @@ class OnDemandRecoveryTest {
         }
     }
 
-    @Test
-    void killedWhileTablesAreMadeAnew() throws Exception {
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void killedWhileTablesAreMadeAnew(boolean power) throws Exception {
         Path p = otherRun(new OnDemand<>(byConstant(0)), new OnDemand<>(byConstant(1)), byConstant(2));
         List<byte[]> states = new ArrayList<>();
-        CrashAt.run(SavedPool.image(p), () -> {
+        crash(power, p, () -> {
             Object[] all = open(p);
             byConstant(get(all[0]), 0);
             DurableGraph.close();
         }, states);
-        assertTrue(states.size() > 50, "states: " + states.size());
+        assertTrue(states.size() > (power ? 10 : 50), "states: " + states.size());
         Path q = SavedPool.file();
         for (int i = 0; i < states.size(); i++) {
             Files.write(q, states.get(i));
