@@ -77,7 +77,7 @@ final class CrashAt {
     /** The lines that were written back before a fence, as they were then. */
     private static final class Kept implements Nvm.Recorder {
         private static final int LINE = 64;
-        private static final int IMAGES = 200;
+        private static final int IMAGES = 400;
 
         private byte[] stored;
         private byte[] surely;

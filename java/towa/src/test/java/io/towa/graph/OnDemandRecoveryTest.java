@@ -191,6 +191,7 @@ class OnDemandRecoveryTest {
             DurableGraph.close();
         }
         Files.delete(q);
+        System.out.println("in a section that heals: " + Arrays.toString(seen));
         assertTrue(seen[0] > 20 && seen[1] > 50 && seen[2] > 0, Arrays.toString(seen));
     }
 
