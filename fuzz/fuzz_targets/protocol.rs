@@ -9,7 +9,9 @@ fuzz_target!(|input: &[u8]| {
     let limits = Limits::default();
     let step = parse(input, &limits);
     match step {
-        Step::Request { used, .. } | Step::Reply { used, .. } => assert!(used > 0 && used <= input.len(), "claims {used} of {}", input.len()),
+        Step::Request { used, .. } | Step::Reply { used, .. } => {
+            assert!(used > 0 && used <= input.len(), "claims {used} of {}", input.len())
+        }
         Step::Incomplete(missing) => assert!(missing > 0, "waits for nothing"),
         Step::Close => {}
     }

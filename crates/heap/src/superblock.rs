@@ -32,6 +32,9 @@ pub const LEN: u64 = 2 * SLOT;
 pub(crate) const HEAP_MAX: u64 = 1 << 40;
 /// Longest ring.
 pub(crate) const RING_MAX: u64 = 1 << 40;
+/// Counters and log positions are below: none comes near, and sums of two do not overflow. Each opening takes some of them further, so
+/// one just below would open once and never again. Hence no power of two: a damaged counter is likelier to be all ones than any other.
+pub(crate) const COUNTERS_END: u64 = (1 << 62) - (1 << 32);
 
 /// Which door a pool belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -173,7 +176,6 @@ pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<Superblock> {
 
 /// Checks the fields against each other, so that nothing later can be led astray by them.
 fn check_fields(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
-    let never = 1 << 62; // no count or log position comes near, and sums of two do not overflow
     let sane = sb.version == VERSION
         && u64::from(sb.chunk_len) == CHUNK
         && sb.heap_len.is_multiple_of(CHUNK)
@@ -185,7 +187,7 @@ fn check_fields(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
         && sb.frontier.is_multiple_of(CHUNK)
         && (CHUNK..=sb.heap_len).contains(&sb.frontier)
         && sb.tail.is_multiple_of(towa_media::LINE as u64)
-        && [sb.tail, sb.applied_epoch, sb.generation, sb.seq].iter().all(|n| *n < never);
+        && [sb.tail, sb.applied_epoch, sb.generation, sb.seq].iter().all(|n| *n < COUNTERS_END);
     let what = "superblock fields contradict each other".into();
     if sane { Ok(()) } else { Err(Error::Damaged { pool: medium.location(), what }) }
 }

@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,6 +23,9 @@ use crate::cleanup::Scratch;
 
 /// Room of the image, which takes only what is written to it.
 const IMAGE_BYTES: u64 = 1 << 30;
+/// How long a file system may be in use that nobody uses: a child that another thread starts has this process's open files until it
+/// executes, and what has just ended lets go of its files a little later.
+const BUSY_FOR: Duration = Duration::from_secs(10);
 
 /// Where programs lie.
 #[derive(Debug)]
@@ -87,9 +91,14 @@ impl Ground {
 
     fn unmount(&mut self) -> Result<()> {
         let name = CString::new(self.root.as_os_str().as_bytes())?;
+        let begin = Instant::now();
         // SAFETY: a live name; the kernel refuses what is not mounted, or in use.
-        let done = unsafe { libc::umount2(name.as_ptr(), 0) };
-        ensure!(done == 0, "{}: unmounting: {}", self.root.display(), std::io::Error::last_os_error());
+        while unsafe { libc::umount2(name.as_ptr(), 0) } != 0 {
+            let why = std::io::Error::last_os_error();
+            let passes = why.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < BUSY_FOR;
+            ensure!(passes, "{}: unmounting: {why}", self.root.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.mounted = false;
         Ok(())
     }

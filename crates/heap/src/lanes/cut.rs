@@ -18,7 +18,7 @@ use super::{Geometry, LANES_MAX};
 use crate::Result;
 use crate::alloc::CHUNK;
 use crate::checksum::checksum;
-use crate::superblock::Superblock;
+use crate::superblock::{COUNTERS_END, Superblock};
 
 /// First bytes of every cut.
 const MAGIC: [u8; 8] = *b"TWCUTR01";
@@ -97,11 +97,10 @@ impl Cut {
         if self.flags != 0 {
             return Err("the newest cut of the log has flags that this version does not know".into());
         }
-        let never = 1 << 62;
         let sane = self.lanes == sb.commit_slots
             && self.frontier.is_multiple_of(CHUNK)
             && (CHUNK..=sb.heap_len).contains(&self.frontier)
-            && [self.seq, self.generation].iter().chain(&self.tails).all(|n| *n < never)
+            && [self.seq, self.generation].iter().chain(&self.tails).all(|n| *n < COUNTERS_END)
             && self.tails.iter().all(|tail| tail.is_multiple_of(LINE as u64))
             && self.tails[self.lanes as usize..].iter().all(|tail| *tail == 0);
         if sane { Ok(()) } else { Err("fields of the newest cut of the log contradict each other".into()) }

@@ -120,6 +120,8 @@ fn superblocks_and_cuts_that_contradict_themselves_are_refused() {
         &|cut| cut.tails[3] = 64,
         &|cut| cut.tails[0] = 1 << 63,
         &|cut| cut.generation = u64::MAX,
+        &|cut| cut.generation = u64::MAX >> 2,
+        &|cut| cut.seq = u64::MAX >> 2,
     ] {
         let medium = SimMedium::new(Model::Line);
         pool(&medium);
