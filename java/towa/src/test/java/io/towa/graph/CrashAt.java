@@ -7,8 +7,10 @@ import java.nio.ByteOrder;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.TreeMap;
+import java.util.Map;
 
 /** Images of a pool as a killed process leaves it during a recovery: after each of the stores, or some of them if they are many. */
 final class CrashAt {
@@ -60,7 +62,8 @@ final class CrashAt {
     }
 
     /**
-     * As {@link #run(byte[], Runnable, List)} for the loss of power on memory that keeps only what was written back, and fenced since: what is surely there after each fence.
+     * As {@link #run(byte[], Runnable, List)} for the loss of power on memory that keeps only what was written back, and fenced since: what is surely there after each
+     * fence; and before it, what is there if of all that was written back since the thread's last one the last line alone has arrived.
      */
     static void withoutPower(byte[] image, Runnable opening, List<byte[]> states) {
         Kept kept = new Kept(image);
@@ -71,21 +74,30 @@ final class CrashAt {
             Nvm.record(null);
         }
         states.addAll(kept.images);
+        states.addAll(kept.early);
         states.add(kept.image());
     }
 
-    /** The lines that were written back before a fence, as they were then. */
+    /** The lines that were written back before a fence of the same thread, as they were then. */
     private static final class Kept implements Nvm.Recorder {
         private static final int LINE = 64;
         private static final int IMAGES = 400;
 
+        /** A line that was written back, and when. */
+        private record Line(int at, byte[] content, long when) {}
+
         private byte[] stored;
         private byte[] surely;
-        private final TreeMap<Integer, byte[]> writtenBack = new TreeMap<>();
+        /** By thread, in the order of time; a line once. */
+        private final Map<Thread, LinkedHashMap<Integer, Line>> writtenBack = new HashMap<>();
+        /** By line, when that was written back which is surely there. */
+        private final Map<Integer, Long> since = new HashMap<>();
         private final List<byte[]> images = new ArrayList<>();
+        private final List<byte[]> early = new ArrayList<>();
         private int fences;
         /** Of so many fences one has an image. */
         private int every = 1;
+        private long clock;
 
         Kept(byte[] image) {
             stored = image.clone();
@@ -107,31 +119,55 @@ final class CrashAt {
 
         @Override
         public synchronized void writeBack(long where, long size) {
+            Map<Integer, Line> mine = writtenBack.computeIfAbsent(Thread.currentThread(), t -> new LinkedHashMap<>());
             for (int line = (int) where & -LINE; line < where + size; line += LINE) {
                 if (line < stored.length) {
-                    writtenBack.put(line, Arrays.copyOfRange(stored, line, line + LINE));
+                    mine.remove(line);
+                    mine.put(line, new Line(line, Arrays.copyOfRange(stored, line, line + LINE), ++clock));
                 }
             }
         }
 
         @Override
         public synchronized void fence() {
-            writtenBack.forEach((line, content) -> System.arraycopy(content, 0, surely, line, LINE));
-            writtenBack.clear();
-            if (fences++ % every == 0) {
+            LinkedHashMap<Integer, Line> mine = writtenBack.getOrDefault(Thread.currentThread(), new LinkedHashMap<>());
+            boolean noted = fences++ % every == 0;
+            if (noted && mine.size() > 1) {
+                byte[] all = image();
+                Line last = mine.lastEntry().getValue();
+                System.arraycopy(last.content, 0, all, last.at, LINE);
+                early.add(Arrays.copyOf(all, (int) Math.max(frontier(all), all.length)));
+            }
+            for (Line l : mine.values()) {
+                // Another thread may have brought there what came later.
+                if (since.getOrDefault(l.at, 0L) < l.when) {
+                    since.put(l.at, l.when);
+                    System.arraycopy(l.content, 0, surely, l.at, LINE);
+                }
+            }
+            mine.clear();
+            if (noted) {
                 images.add(image());
             }
             if (images.size() == IMAGES) {
                 every *= 2;
-                for (int i = IMAGES - 1; i > 0; i -= 2) {
-                    images.remove(i);
-                }
+                halve(images);
+                halve(early);
+            }
+        }
+
+        private static void halve(List<byte[]> list) {
+            for (int i = list.size() - 1; i > 0; i -= 2) {
+                list.remove(i);
             }
         }
 
         private byte[] image() {
-            long frontier = ByteBuffer.wrap(surely).order(ByteOrder.LITTLE_ENDIAN).getLong(8192);
-            return Arrays.copyOf(surely, (int) Math.max(frontier, surely.length));
+            return Arrays.copyOf(surely, (int) Math.max(frontier(surely), surely.length));
+        }
+
+        private static long frontier(byte[] image) {
+            return ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong(8192);
         }
     }
 

@@ -19,6 +19,7 @@ import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import javax.tools.JavaCompiler;
@@ -339,6 +340,39 @@ class EvolutionTest {
             assertTrue(switched == 1 || Recovery.last().rewritten());
             Files.delete(q);
         }
+    }
+
+    /** It leaves the list for good before its block is used again, when the power goes as well. */
+    @Test
+    void theRecordOfAClassAsItWasIsUsedAgain() throws Exception {
+        ClassLoader old = classes("class P { int a = 1; } class Q { int b = 2; }");
+        Path p = SavedPool.save(new Object[] {make(old, "P"), null, null});
+        DurableGraph.open(p, with(old), false);
+        // The link to P's record is in that of Q then: in no line that something else writes back.
+        DirectPool.set((Object[]) SavedPool.root, 1, make(old, "Q"));
+        DurableGraph.close();
+        ClassLoader now = classes("class P { long a; int c; } class Q { int b; }");
+        List<byte[]> states = new ArrayList<>();
+        CrashAt.withoutPower(SavedPool.image(p), () -> {
+            DurableGraph.open(p, with(now), false);
+            assertTrue(Recovery.last().rewritten());
+            Collector.collect();
+            byte[][] all = new byte[150][];
+            for (int i = 0; i < all.length; i++) {
+                all[i] = new byte[i / 2 * 8];
+                Arrays.fill(all[i], (byte) -1);
+            }
+            DirectPool.set((Object[]) SavedPool.root, 2, all);
+            DurableGraph.close();
+        }, states);
+        Path q = SavedPool.file();
+        for (byte[] s : states) {
+            Files.write(q, s);
+            Object[] all = (Object[]) SavedPool.load(q, with(now));
+            assertEquals(1L, get(all[0], "a"));
+            assertEquals(2, get(all[1], "b"));
+        }
+        Files.delete(q);
     }
 
     private static Path copyOfUsed(Path p) throws Exception {
