@@ -11,6 +11,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 
 /** Images of a pool as a killed process leaves it during a recovery: after each of the stores, or some of them if they are many. */
 final class CrashAt {
@@ -54,9 +55,7 @@ final class CrashAt {
                     b.putLong(at, stores.bits[i]);
             }
             if (i % step == 0 || i == stores.n - 1) {
-                // The file is allocated before the frontier moves.
-                long frontier = b.getLong(8192);
-                states.add(Arrays.copyOf(now, (int) Math.max(frontier, now.length)));
+                states.add(withFrontier(now));
             }
         }
     }
@@ -66,22 +65,61 @@ final class CrashAt {
      * fence; and before it, what is there if of all that was written back since the thread's last one the last line alone has arrived.
      */
     static void withoutPower(byte[] image, Runnable opening, List<byte[]> states) {
-        Kept kept = new Kept(image);
+        Thinned images = new Thinned();
+        Thinned early = new Thinned();
+        byte[] last = withoutPower(image, opening, images, early);
+        states.addAll(images.kept);
+        states.addAll(early.kept);
+        states.add(withFrontier(last));
+    }
+
+    /** Shows every one of these images, which are not to be kept or changed, to {@code each}; in the thread that fences, so it should not throw. */
+    static void withoutPower(byte[] image, Runnable opening, Consumer<byte[]> each) {
+        each.accept(withoutPower(image, opening, each, each));
+    }
+
+    private static byte[] withoutPower(byte[] image, Runnable opening, Consumer<byte[]> after, Consumer<byte[]> before) {
+        Kept kept = new Kept(image, after, before);
         Nvm.record(kept);
         try {
             opening.run();
         } finally {
             Nvm.record(null);
         }
-        states.addAll(kept.images);
-        states.addAll(kept.early);
-        states.add(kept.image());
+        return kept.surely;
+    }
+
+    /** A copy that is as long as what is in it says; the file is allocated before the frontier moves. */
+    private static byte[] withFrontier(byte[] image) {
+        return Arrays.copyOf(image, (int) Math.max(ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong(8192), image.length));
+    }
+
+    /** Copies of images, of many of them each second, fourth, and so on. */
+    private static final class Thinned implements Consumer<byte[]> {
+        private static final int MOST = 400;
+
+        private final List<byte[]> kept = new ArrayList<>();
+        private int met;
+        private int every = 1;
+
+        @Override
+        public void accept(byte[] image) {
+            if (met++ % every != 0) {
+                return;
+            }
+            kept.add(withFrontier(image));
+            if (kept.size() == MOST) {
+                every *= 2;
+                for (int i = MOST - 1; i > 0; i -= 2) {
+                    kept.remove(i);
+                }
+            }
+        }
     }
 
     /** The lines that were written back before a fence of the same thread, as they were then. */
     private static final class Kept implements Nvm.Recorder {
         private static final int LINE = 64;
-        private static final int IMAGES = 400;
 
         /** A line that was written back, and when. */
         private record Line(int at, byte[] content, long when) {}
@@ -92,16 +130,15 @@ final class CrashAt {
         private final Map<Thread, LinkedHashMap<Integer, Line>> writtenBack = new HashMap<>();
         /** By line, when that was written back which is surely there. */
         private final Map<Integer, Long> since = new HashMap<>();
-        private final List<byte[]> images = new ArrayList<>();
-        private final List<byte[]> early = new ArrayList<>();
-        private int fences;
-        /** Of so many fences one has an image. */
-        private int every = 1;
+        private final Consumer<byte[]> after;
+        private final Consumer<byte[]> before;
         private long clock;
 
-        Kept(byte[] image) {
+        Kept(byte[] image, Consumer<byte[]> after, Consumer<byte[]> before) {
             stored = image.clone();
             surely = image.clone();
+            this.after = after;
+            this.before = before;
         }
 
         @Override
@@ -131,43 +168,26 @@ final class CrashAt {
         @Override
         public synchronized void fence() {
             LinkedHashMap<Integer, Line> mine = writtenBack.getOrDefault(Thread.currentThread(), new LinkedHashMap<>());
-            boolean noted = fences++ % every == 0;
-            if (noted && mine.size() > 1) {
-                byte[] all = image();
+            if (mine.size() > 1) {
                 Line last = mine.lastEntry().getValue();
-                System.arraycopy(last.content, 0, all, last.at, LINE);
-                early.add(Arrays.copyOf(all, (int) Math.max(frontier(all), all.length)));
+                byte[] old = Arrays.copyOfRange(surely, last.at, last.at + LINE);
+                arrive(last);
+                before.accept(surely);
+                System.arraycopy(old, 0, surely, last.at, LINE);
             }
             for (Line l : mine.values()) {
                 // Another thread may have brought there what came later.
                 if (since.getOrDefault(l.at, 0L) < l.when) {
                     since.put(l.at, l.when);
-                    System.arraycopy(l.content, 0, surely, l.at, LINE);
+                    arrive(l);
                 }
             }
             mine.clear();
-            if (noted) {
-                images.add(image());
-            }
-            if (images.size() == IMAGES) {
-                every *= 2;
-                halve(images);
-                halve(early);
-            }
+            after.accept(surely);
         }
 
-        private static void halve(List<byte[]> list) {
-            for (int i = list.size() - 1; i > 0; i -= 2) {
-                list.remove(i);
-            }
-        }
-
-        private byte[] image() {
-            return Arrays.copyOf(surely, (int) Math.max(frontier(surely), surely.length));
-        }
-
-        private static long frontier(byte[] image) {
-            return ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong(8192);
+        private void arrive(Line l) {
+            System.arraycopy(l.content, 0, surely, l.at, LINE);
         }
     }
 

@@ -345,13 +345,14 @@ class EvolutionTest {
     /** It leaves the list for good before its block is used again, when the power goes as well. */
     @Test
     void theRecordOfAClassAsItWasIsUsedAgain() throws Exception {
-        ClassLoader old = classes("class P { int a = 1; } class Q { int b = 2; }");
+        // Its record is of another size: the link to P's record will be in it, in no line that something else writes back.
+        String other = "class Q { int b = 2; int c, d, e, f, g, h; }";
+        ClassLoader old = classes("class P { int a = 1; } " + other);
         Path p = SavedPool.save(new Object[] {make(old, "P"), null, null});
         DurableGraph.open(p, with(old), false);
-        // The link to P's record is in that of Q then: in no line that something else writes back.
         DirectPool.set((Object[]) SavedPool.root, 1, make(old, "Q"));
         DurableGraph.close();
-        ClassLoader now = classes("class P { long a; int c; } class Q { int b; }");
+        ClassLoader now = classes("class P { long a; int c; } " + other);
         List<byte[]> states = new ArrayList<>();
         CrashAt.withoutPower(SavedPool.image(p), () -> {
             DurableGraph.open(p, with(now), false);

@@ -14,6 +14,7 @@ import io.towa.TowaException;
 import io.towa.TowaOptions;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
+import io.towa.pool.SavedLog;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Files;
@@ -143,6 +144,13 @@ class OnDemandRecoveryTest {
         return q;
     }
 
+    /** An empty map whose first table somebody is about to make: one field is to be mended. */
+    private static ConcurrentHashMap<Object, Object> reserved() {
+        ConcurrentHashMap<Object, Object> m = new ConcurrentHashMap<>();
+        U.putInt(m, U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"), -1);
+        return m;
+    }
+
     private static void healthyDeque(Object o) {
         LinkedBlockingDeque<?> q = (LinkedBlockingDeque<?>) o;
         assertEquals(150, q.size());
@@ -163,7 +171,7 @@ class OnDemandRecoveryTest {
         for (int i = 0; i < items.length; i++) {
             items[i] = new OnDemandTest.Item(0);
         }
-        Path p = SavedPool.save(new Object[] {new OnDemand<>(new Object[] {brokenDeque(), broken(0)}), items, new OnDemandTest.Item(0)});
+        Path p = SavedPool.save(new Object[] {new OnDemand<>(new Object[] {reserved(), brokenDeque(), broken(0), reserved()}), items, new OnDemandTest.Item(0)});
         List<byte[]> states = new ArrayList<>();
         crash(power, p, () -> {
             Object[] all = open(p);
@@ -181,11 +189,14 @@ class OnDemandRecoveryTest {
                 assertEquals(back[0].number, item.number, "the section is there whole or not at all");
             }
             Object[] both = (Object[]) get(all[0]);
-            healthyDeque(both[0]);
+            healthyDeque(both[1]);
             boolean other = ((OnDemandTest.Item) all[2]).number == 1;
             if (other) {
                 // A map that was healed again would have counted.
-                assertEquals(1000, ((Map<?, ?>) both[1]).size(), "what the other thread has stored");
+                assertEquals(1000, ((Map<?, ?>) both[2]).size(), "what the other thread has stored");
+                for (int i = 0; i < 4; i += 3) {
+                    assertEquals(64, U.getInt(both[i], DirectPool.offset(both[i], "sizeCtl")), "to what was healed first, or last");
+                }
             }
             seen[back[0].number == 1 ? 2 : other ? 1 : 0]++;
             DurableGraph.close();
@@ -201,11 +212,16 @@ class OnDemandRecoveryTest {
             DirectPool.set(items[i], "number", 1L);
         }
         Object[] both = (Object[]) get(all[0]);
-        healthyDeque(both[0]);
-        healthy(both[1], 0);
+        healthyDeque(both[1]);
+        healthy(both[2], 0);
         Thread other = Thread.ofPlatform().start(() -> {
-            DirectPool.set(((Object[]) get(all[0]))[1], "baseCount", 1000L);
-            DirectPool.set(all[2], "number", 1L);
+            DirectPool.set(both[2], "baseCount", 1000L);
+            DirectPool.set(both[0], "sizeCtl", 64);
+            DirectPool.set(both[3], "sizeCtl", 64);
+            // So often that there are images between this and the section's next store.
+            for (int i = 0; i < 20; i++) {
+                DirectPool.set(all[2], "number", 1L);
+            }
         });
         try {
             other.join();
@@ -269,9 +285,8 @@ class OnDemandRecoveryTest {
         assertEquals(List.of(), Checker.check());
     }
 
-    /** There is no room to heal it: refused, nothing has changed, and with more room it is there. */
-    @Test
-    void aFullPool() throws Exception {
+    /** One that holds what must be healed, a small map first and then a large one, and no room for the latter. */
+    private static Path full() {
         Path p = SavedPool.file();
         ConcurrentHashMap<Object, Object> m = new ConcurrentHashMap<>();
         for (int i = 0; i < 8_000; i++) {
@@ -279,9 +294,8 @@ class OnDemandRecoveryTest {
         }
         U.putInt(m, U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"), RESIZING);
         Object[] root = {new OnDemand<>(new Object[] {broken(0), m, E.C}), null, new OnDemand<>("text")};
-        TowaOptions small = TowaOptions.DEFAULT.withCapacity(4 << 20);
         SavedPool.root = root;
-        DurableGraph.open(p, small, false);
+        DurableGraph.open(p, TowaOptions.DEFAULT.withCapacity(4 << 20), false);
         SavedPool.root(SavedPool.class, "root");
         List<byte[]> fill = new ArrayList<>();
         assertThrows(PoolException.class, () -> {
@@ -291,6 +305,33 @@ class OnDemandRecoveryTest {
             }
         });
         DurableGraph.close();
+        return p;
+    }
+
+    /** When the power goes: what had been mirrored until then is undone before the log is empty. */
+    @Test
+    void aFullPoolWithoutPower() throws Exception {
+        Path p = full();
+        long[] state = new long[1];
+        int[] seen = new int[3];
+        CrashAt.withoutPower(SavedPool.image(p), () -> {
+            Object[] all = open(p);
+            state[0] = stateOfFirst(all[0]);
+            assertEquals(PoolException.Reason.FULL, assertThrows(PoolException.class, () -> get(all[0])).reason());
+            DurableGraph.close();
+        }, image -> {
+            ByteBuffer b = ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN);
+            boolean healed = state[0] != 0 && b.getInt((int) state[0]) != RESIZING;
+            seen[!healed ? 0 : SavedLog.entries(image) > 0 ? 1 : 2]++;
+        });
+        assertEquals(0, seen[2], "healed in part, and nothing to undo that with");
+        assertTrue(seen[0] > 0 && seen[1] > 0, Arrays.toString(seen));
+    }
+
+    /** There is no room to heal it: refused, nothing has changed, and with more room it is there. */
+    @Test
+    void aFullPool() throws Exception {
+        Path p = full();
         byte[] before = EvolutionTest.content(p);
         Object[] all = open(p);
         for (int i = 0; i < 2; i++) {
@@ -307,7 +348,7 @@ class OnDemandRecoveryTest {
             assertEquals(PoolException.Reason.FULL, e.reason(), e.getMessage());
             assertFalse(((OnDemand<?>) all[0]).isLoaded());
             assertEquals("text", get(all[2]), "what needs no room");
-            assertEquals(RESIZING, stateOfFirst(all[0]), "what had been mirrored until then was undone");
+            assertEquals(RESIZING, Nvm.getInt(stateOfFirst(all[0])), "what had been mirrored until then was undone");
         }
         Path killed = SavedPool.file();
         Files.write(killed, SavedPool.image(p));
@@ -344,11 +385,11 @@ class OnDemandRecoveryTest {
         public void fence() {}
     }
 
-    /** In the pool, of the map that is the first element of the array behind {@code holder}, which is not loaded. */
-    private static int stateOfFirst(Object holder) {
+    /** Where its state is in the pool, of the map that is the first element of the array behind {@code holder}, which is not loaded. */
+    private static long stateOfFirst(Object holder) {
         Unloaded u = (Unloaded) U.getReference(holder, DirectPool.offset(holder, "value"));
         ClassInfo c = ClassInfos.of(new ConcurrentHashMap<>());
-        return Nvm.getInt(Nvm.getLong(u.position + Layout.DATA) + c.nvm[c.slotAt(U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"))]);
+        return Nvm.getLong(u.position + Layout.DATA) + c.nvm[c.slotAt(U.objectFieldOffset(ConcurrentHashMap.class, "sizeCtl"))];
     }
 
     // ---- identity hashes of constants
