@@ -96,8 +96,6 @@ final class CrashAt {
 
     /** Copies of images, of many of them each second, fourth, and so on. */
     private static final class Thinned implements Consumer<byte[]> {
-        private static final int MOST = 400;
-
         private final List<byte[]> kept = new ArrayList<>();
         private int met;
         private int every = 1;
