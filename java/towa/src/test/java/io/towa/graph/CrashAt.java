@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
 
-/** Images of a pool as a killed process leaves it during a recovery: after each of the stores, or some of them if they are many. */
+/** Images of a pool as a killed process, or the loss of power, leaves it: after each of the stores, or around each of the fences, or some of them if they are many. */
 final class CrashAt {
     private static final int MOST = 400;
 

@@ -188,14 +188,14 @@ class OnDemandRecoveryTest {
             for (OnDemandTest.Item item : back) {
                 assertEquals(back[0].number, item.number, "the section is there whole or not at all");
             }
-            Object[] both = (Object[]) get(all[0]);
-            healthyDeque(both[1]);
+            Object[] healed = (Object[]) get(all[0]);
+            healthyDeque(healed[1]);
             boolean other = ((OnDemandTest.Item) all[2]).number == 1;
             if (other) {
                 // A map that was healed again would have counted.
-                assertEquals(1000, ((Map<?, ?>) both[2]).size(), "what the other thread has stored");
-                for (int i = 0; i < 4; i += 3) {
-                    assertEquals(64, U.getInt(both[i], DirectPool.offset(both[i], "sizeCtl")), "to what was healed first, or last");
+                assertEquals(1000, ((Map<?, ?>) healed[2]).size(), "what the other thread has stored");
+                for (int i : new int[] {0, 3}) {
+                    assertEquals(64, U.getInt(healed[i], DirectPool.offset(healed[i], "sizeCtl")), "to what was healed first, or last");
                 }
             }
             seen[back[0].number == 1 ? 2 : other ? 1 : 0]++;
@@ -211,13 +211,13 @@ class OnDemandRecoveryTest {
         for (int i = 0; i < 100; i++) {
             DirectPool.set(items[i], "number", 1L);
         }
-        Object[] both = (Object[]) get(all[0]);
-        healthyDeque(both[1]);
-        healthy(both[2], 0);
+        Object[] healed = (Object[]) get(all[0]);
+        healthyDeque(healed[1]);
+        healthy(healed[2], 0);
         Thread other = Thread.ofPlatform().start(() -> {
-            DirectPool.set(both[2], "baseCount", 1000L);
-            DirectPool.set(both[0], "sizeCtl", 64);
-            DirectPool.set(both[3], "sizeCtl", 64);
+            DirectPool.set(healed[2], "baseCount", 1000L);
+            DirectPool.set(healed[0], "sizeCtl", 64);
+            DirectPool.set(healed[3], "sizeCtl", 64);
             // So often that there are images between this and the section's next store.
             for (int i = 0; i < 20; i++) {
                 DirectPool.set(all[2], "number", 1L);
