@@ -98,6 +98,7 @@ impl Engine {
     pub fn checkpoint_here(&self) -> Result<()> {
         self.flush_group()?;
         let mut rounds = self.rounds.lock();
+        self.check_failed()?;
         let Some(rounds) = rounds.as_mut() else { return Ok(()) };
         if self.checkpointer == Checkpointer::Process {
             return self.stand_in(rounds);
@@ -140,6 +141,9 @@ impl Engine {
     /// Makes buffered commits durable; gives the timestamp up to which they are.
     pub fn flush_group(&self) -> Result<u64> {
         let mut rounds = self.rounds.lock();
+        // A flush that failed has taken its transactions out of the buffers: without this check, the thread that waited for the
+        // lock would find nothing left to write, and report success for them.
+        self.check_failed()?;
         let Some(rounds) = rounds.as_mut() else { return Ok(u64::MAX) };
         if self.commit == Commit::Strict {
             return Ok(u64::MAX);
