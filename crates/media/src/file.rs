@@ -1,19 +1,19 @@
 //! `file`: a medium on any file system. Writes are `pwrite`, durable by `fdatasync`.
 //!
-//! What must always hold: after a failed `fdatasync` the region stays failed. The kernel has dropped the dirty pages, reports
-//! the error once and would call the next sync a success, so a retry would lie.
+//! What must always hold: after a failed `fdatasync` the region stays failed, for all threads (`group_sync.rs`). The kernel has
+//! marked the dirty pages clean, reports the error once and would call the next sync a success. A later process that reads such
+//! pages and relies on them writes them again ([`Region::rewrite`]).
 
 use std::fs::File;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::directory::{self, Directory};
 use crate::error::in_range;
+use crate::group_sync::GroupSync;
 use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, Region, Result};
 
 /// A directory of files.
@@ -30,7 +30,7 @@ struct FileRegion {
     location: String,
     len: u64,
     writable: bool,
-    failed: AtomicBool,
+    syncs: GroupSync,
     counters: Arc<Counters>,
 }
 
@@ -47,7 +47,7 @@ impl FileMedium {
             location: self.directory.location(name),
             len,
             writable,
-            failed: AtomicBool::new(false),
+            syncs: GroupSync::default(),
             counters: self.counters.clone(),
         })
     }
@@ -129,18 +129,12 @@ impl Region for FileRegion {
         self.counters.streamed(bytes.len());
         Ok(())
     }
+    fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        self.store(off, bytes)
+    }
     fn fence(&self) -> Result<()> {
-        let sync = || {
-            if self.failed.load(Relaxed) {
-                return Err(io::Error::other("an earlier sync failed, what is durable is unknown; reopen to recover"));
-            }
-            self.file.sync_data()
-        };
         self.counters.fenced();
-        sync().map_err(|e| {
-            self.failed.store(true, Relaxed);
-            Error::from_io(&self.location, "syncing", self.len, e)
-        })
+        self.syncs.run(|| self.file.sync_data()).map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len, self.writable)?;

@@ -27,6 +27,7 @@ mod error;
 pub mod extents;
 mod file;
 pub mod files;
+mod group_sync;
 mod lock;
 mod mapped;
 mod mapping;
@@ -167,6 +168,34 @@ pub trait Region: Send + Sync + fmt::Debug {
     fn store(&self, off: u64, bytes: &[u8]) -> Result<()>;
     /// Starts writing back the lines that hold `off..off + len`.
     fn write_back(&self, off: u64, len: u64);
+    /// Has the next [`fence`](Self::fence) make `bytes` at `off` durable, which were read there, whichever process wrote them.
+    /// Recovery calls it for everything that it read and relies on.
+    ///
+    /// On line media that is a [`write_back`](Self::write_back). On sync media the bytes are written again: after a failed
+    /// sync of an earlier process the kernel still shows that process's data, but its pages count as clean, so a sync alone
+    /// would succeed without the data ever reaching the device.
+    fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        self.write_back(off, bytes.len() as u64);
+        Ok(())
+    }
+    /// [`rewrite`](Self::rewrite)s what `off..off + len` holds now. On sync media, pages that a failed sync left may have gone
+    /// back to older content since they were read before: the caller checks them once more.
+    fn rewrite_range(&self, off: u64, len: u64) -> Result<()> {
+        const STEP: u64 = 1 << 20;
+        if self.bytes().is_some() {
+            self.write_back(off, len);
+            return Ok(());
+        }
+        let mut bytes = vec![0; len.min(STEP) as usize];
+        let mut done = 0;
+        while done < len {
+            let part = &mut bytes[..(len - done).min(STEP) as usize];
+            self.read(off + done, part)?;
+            self.rewrite(off + done, part)?;
+            done += part.len() as u64;
+        }
+        Ok(())
+    }
     /// [`store`](Self::store)s some words of the line that begins at `off`, those whose bits `mask` has, the lower first.
     ///
     /// # Panics
@@ -200,8 +229,10 @@ pub trait Region: Send + Sync + fmt::Debug {
     /// fence, even after taking a lock: fence before handing the range over.
     fn stream(&self, off: u64, bytes: &[u8]) -> Result<()>;
     /// Returns when everything this thread streamed, or stored and wrote back, in this region is durable (sync media: whatever
-    /// any thread wrote in it). After an error nothing is known: the caller must treat the region as failed and never retry
-    /// (the kernel drops dirty pages after a failed sync); further fences of it fail.
+    /// any thread wrote in it, and [rewrote](Self::rewrite)). All threads that wait for one sync get its one result. After an
+    /// error nothing is known: the caller must treat the region as failed and never retry (the kernel marks dirty pages clean
+    /// after a failed sync); further fences of it fail. A region that is opened afterwards may show bytes that are not durable
+    /// and that no fence makes durable, unless they are written again.
     fn fence(&self) -> Result<()>;
     /// Provides space for `off..off + len`, so that writes there cannot fail with [`Error::Full`]. Keeps content. On a full
     /// tmpfs, writing what was not reserved is not an error but SIGBUS. Counts as a write of the range.

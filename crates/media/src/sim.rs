@@ -14,7 +14,8 @@
 //! | `store` | cut into aligned 8-byte words; per 64-byte line a *prefix* of its words' stores survives, each line choosing for itself | as `stream` |
 //! | `stream` | each 8-byte word survives or not, whatever the others do; of several writes of one word, a prefix | the same |
 //! | `write_back` | the calling thread's next `fence` will cover what the line holds now; guarantees nothing by itself | nothing |
-//! | `fence` | of the same region, by the same thread: what it covers has survived | everything in the region has survived |
+//! | `fence` | of the same region, by the same thread: what it covers has survived | everything in the region has survived, but for what an earlier failed fence left |
+//! | failed `fence` | nothing | every process sees what was not durable, and no later fence makes it durable, unless its line is written again; a page of it may go back to what the device has ([`Trace::killed_and_evicted`]) |
 //! | length | a region created and never fenced has no bytes, half, or all of them | the same |
 //! | names | each operation since `sync_names` survives or not, but only after earlier ones on the same names; a rename is one step | the same |
 //!
@@ -55,8 +56,8 @@ mod trace;
 pub use explore::{Counterexample, Coverage, Explorer};
 pub use fault::{Effect, Point};
 pub use image::CrashImage;
-pub use medium::SimMedium;
-pub use trace::{EventInfo, EventKind, Trace};
+pub use medium::{ForgetsRewrite, SimMedium};
+pub use trace::{EventInfo, EventKind, PageFate, Trace};
 
 /// Which hardware the simulator plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

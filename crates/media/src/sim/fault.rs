@@ -31,8 +31,9 @@ pub enum Effect {
     Ignore,
     /// The call fails with [`Error::Full`](crate::Error::Full).
     Full,
-    /// The call fails with an input/output error; a region whose fence failed so stays failed. A write-back, which cannot
-    /// fail, is ignored.
+    /// The call fails with an input/output error; a handle whose fence failed so stays failed, and so do the other handles of the
+    /// region that are open then. In [`Model::File`](super::Model::File), what was not durable before a failed fence is never made
+    /// durable by a later one, unless it is written again. A write-back, which cannot fail, is ignored.
     Io,
 }
 

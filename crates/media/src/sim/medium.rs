@@ -1,13 +1,13 @@
 //! The simulated medium itself: keeps the newest bytes, and records every verb under one lock, so that the trace's order is the
 //! order in which things took effect.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::ThreadId;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -42,13 +42,18 @@ struct State {
     /// Threads of processes before this one.
     threads_before: u32,
     faults: Faults,
-    /// Regions whose fence failed.
-    failed: HashSet<u32>,
+    /// Of each region: how many of its fences failed.
+    failures: HashMap<u32, u64>,
     /// What is reserved of the regions created sparse.
     reserved: HashMap<u32, Reserved>,
     /// Whether writing elsewhere in those is a bug.
     strict_space: bool,
+    /// Whether a rewrite of these bytes of the region of this name is left out.
+    forgets_rewrite: ForgetsRewrite,
 }
+
+/// Of a region's name and an offset: whether the program forgets to [rewrite](Region::rewrite) what lies there.
+pub type ForgetsRewrite = fn(&str, u64) -> bool;
 
 struct SimRegion {
     sim: Arc<Sim>,
@@ -56,6 +61,11 @@ struct SimRegion {
     name: String,
     len: u64,
     writable: bool,
+    /// How many failed fences of the region this handle has been told of, or came too late for. As the kernel does, each failure is
+    /// told to every handle that was open, once.
+    failures_seen: AtomicU64,
+    /// Whether it was told of one: it stays failed.
+    failed: AtomicBool,
 }
 
 impl SimMedium {
@@ -96,9 +106,10 @@ impl SimMedium {
             threads: HashMap::new(),
             threads_before: 0,
             faults: Faults::default(),
-            failed: HashSet::new(),
+            failures: HashMap::new(),
             reserved: HashMap::new(),
             strict_space: false,
+            forgets_rewrite: |_, _| false,
         };
         SimMedium(Arc::new(Sim { model, counters: Counters::default(), locked: Arc::default(), state: Mutex::new(state) }))
     }
@@ -124,13 +135,21 @@ impl SimMedium {
         self.0.state.lock().strict_space = true;
     }
 
+    /// Plants a fault ([`Model::File`]): rewrites for which `forgets` says so do nothing, as if they had been deleted from the program.
+    pub fn forget_rewrites(&self, forgets: ForgetsRewrite) {
+        self.0.state.lock().forgets_rewrite = forgets;
+    }
+
     /// Makes the call at `point` that follows the next `after` ones there have `effect`, once. `after` 0 is the next.
     pub fn inject(&self, point: Point, after: u64, effect: Effect) {
         self.0.state.lock().faults.add(point, after, effect);
     }
 
-    fn region(&self, number: u32, name: &str, len: u64, writable: bool) -> Arc<dyn Region> {
-        Arc::new(SimRegion { sim: self.0.clone(), number, name: name.to_owned(), len, writable })
+    fn region(&self, state: &State, number: u32, name: &str, writable: bool) -> Arc<dyn Region> {
+        let len = state.newest.regions[&number].len();
+        let failures_seen = AtomicU64::new(state.failures.get(&number).copied().unwrap_or(0));
+        let (sim, name, failed) = (self.0.clone(), name.to_owned(), AtomicBool::new(false));
+        Arc::new(SimRegion { sim, number, name, len, writable, failures_seen, failed })
     }
 }
 
@@ -220,14 +239,13 @@ impl Medium for SimMedium {
         state.newest.names.insert(name.clone(), region);
         state.newest.regions.insert(region, Pages::zeroed(len));
         state.record(Op::Name(NameOp::Create { name: name.clone(), region, len }));
-        Ok(self.region(region, &name, len, true))
+        Ok(self.region(&state, region, &name, true))
     }
     fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
         check(name)?;
         let state = self.0.state.lock();
         let number = state.number_of(name)?;
-        let len = state.newest.regions[&number].len();
-        Ok(self.region(number, name, len, access == Access::ReadWrite))
+        Ok(self.region(&state, number, name, access == Access::ReadWrite))
     }
     fn exists(&self, name: &str) -> Result<bool> {
         check(name)?;
@@ -280,6 +298,12 @@ impl SimRegion {
 
     fn place(&self) -> String {
         place(&self.name)
+    }
+
+    /// Whether a fence of the region failed since this handle was opened, and another handle was told.
+    fn missed_failure(&self, state: &State) -> bool {
+        let failures = state.failures.get(&self.number).copied().unwrap_or(0);
+        self.failures_seen.swap(failures, Relaxed) != failures
     }
 
     fn write(&self, off: u64, bytes: &[u8], streamed: bool) -> Result<()> {
@@ -343,11 +367,23 @@ impl Region for SimRegion {
         self.sim.counters.streamed(bytes.len());
         Ok(())
     }
+    fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        let forgets = self.state().forgets_rewrite;
+        match self.sim.model {
+            Model::File if forgets(&self.name, off) => Ok(()),
+            Model::File => self.store(off, bytes),
+            Model::Line => {
+                self.write_back(off, bytes.len() as u64);
+                Ok(())
+            }
+        }
+    }
     fn fence(&self) -> Result<()> {
         let mut state = self.state();
         self.sim.counters.fenced();
         let ignored = Op::Ignored { what: Point::Fence, region: Some(self.number) };
-        if state.failed.contains(&self.number) {
+        if self.failed.load(Relaxed) || self.missed_failure(&state) {
+            self.failed.store(true, Relaxed);
             state.record(ignored);
             let source = io::Error::other("an earlier sync failed, what is durable is unknown; reopen to recover");
             return Err(Error::Io { location: self.place(), doing: "syncing", source });
@@ -356,8 +392,12 @@ impl Region for SimRegion {
             Ok(false) => state.record(Op::Fence { region: self.number }),
             Ok(true) => state.record(ignored),
             Err(error) => {
-                state.failed.insert(self.number);
-                state.record(ignored);
+                *state.failures.entry(self.number).or_default() += 1;
+                self.failed.store(true, Relaxed);
+                state.record(match self.sim.model {
+                    Model::File => Op::FailedFence { region: self.number },
+                    Model::Line => ignored,
+                });
                 return Err(error);
             }
         }

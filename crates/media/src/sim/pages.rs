@@ -70,6 +70,15 @@ impl Pages {
         }
     }
 
+    /// Makes page `number` what it is in `from`.
+    pub fn copy_page(&mut self, from: &Pages, number: u64) {
+        let mut page = [0; PAGE];
+        let off = number * PAGE as u64;
+        let len = from.len.min(self.len).saturating_sub(off).min(PAGE as u64) as usize;
+        from.read(off, &mut page[..len]);
+        self.write(off, &page[..len]);
+    }
+
     /// Shortens to `len`.
     pub fn truncate(&mut self, len: u64) {
         debug_assert!(len <= self.len);

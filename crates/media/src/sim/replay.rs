@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   durable     names, pages                           changed by fences and sync_names only
-//!   lines       per 64-byte line, its pieces           added by writes, moved to durable by fences
+//!   lines       per 64-byte line, its pieces           added by writes, moved to durable by fences; after a failed sync by none
+//!                                                      that follows, until the line is written again
 //!                 [store w0][store w3][stream w5] ...  a piece lies inside one aligned 8-byte word
 //!                      ▲ mark of thread 1: its fence moves the stores before it
 //!   name_ops    since the last sync_names
@@ -17,9 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Model;
 use super::pages::{Pages, Snapshot};
 use super::trace::{Event, NameOp, Op, Trace};
-use crate::LINE;
+use crate::{LINE, PAGE};
 
 const WORD: usize = 8;
+const LINES_PER_PAGE: u64 = (PAGE / LINE) as u64;
 /// Words of a line.
 pub(super) const WORDS: usize = LINE / WORD;
 
@@ -46,6 +48,8 @@ pub(super) struct Replay<'t> {
 #[derive(Default)]
 pub(super) struct Line {
     pub pieces: Vec<Piece>,
+    /// Whether a sync failed since its last write ([`Model::File`]): no later sync makes its pieces durable.
+    lost: bool,
     /// Per thread: how many of the cached stores its next fence covers.
     marks: Vec<(u32, usize)>,
 }
@@ -156,6 +160,11 @@ impl<'t> Replay<'t> {
                 return false;
             }
             Op::Fence { region } => self.fence(*thread, *region),
+            Op::FailedFence { region } => {
+                self.lines.range_mut((*region, 0)..=(*region, u64::MAX)).for_each(|(_, line)| line.lost = true);
+                return false;
+            }
+            Op::Evict { region, page, reached } => self.evict(*region, *page, *reached),
             Op::Name(op) => {
                 if let NameOp::Create { region, len, .. } = op {
                     self.durable.regions.insert(*region, Pages::zeroed(*len));
@@ -192,6 +201,7 @@ impl<'t> Replay<'t> {
             let (line_number, in_line) = (at / LINE as u64, (at % LINE as u64) as usize);
             let len = (WORD - in_line % WORD).min(bytes.len() - done);
             let line = self.lines.entry((region, line_number)).or_default();
+            line.lost = false;
             if streamed && line_model {
                 let clash = line.pieces.iter().find(|p| !p.streamed && p.overlaps(in_line, len));
                 if let Some(clash) = clash {
@@ -234,7 +244,7 @@ impl<'t> Replay<'t> {
         let (by, numbers) = match self.trace.model {
             Model::Line => (Some(thread), self.touched.remove(&(thread, region)).unwrap_or_default()),
             Model::File => {
-                let all = self.lines.range((region, 0)..=(region, u64::MAX));
+                let all = self.lines.range((region, 0)..=(region, u64::MAX)).filter(|(_, line)| !line.lost);
                 (None, all.map(|((_, number), _)| *number).collect())
             }
         };
@@ -252,6 +262,29 @@ impl<'t> Replay<'t> {
                 piece.apply(number, pages);
             }
             for piece in covered {
+                self.uncount(piece.event);
+            }
+        }
+    }
+
+    /// Pages of which everything undecided was lost by failed syncs: they count as clean, and memory pressure may evict them.
+    pub fn lost_pages(&self) -> Vec<(u32, u64)> {
+        let mut pages: BTreeMap<(u32, u64), bool> = BTreeMap::new();
+        for ((region, number), line) in &self.lines {
+            *pages.entry((*region, number / LINES_PER_PAGE)).or_insert(true) &= line.lost;
+        }
+        pages.into_iter().filter(|(_, lost)| *lost).map(|(page, _)| page).collect()
+    }
+
+    /// Decides what the device has of a page.
+    fn evict(&mut self, region: u32, page: u64, reached: bool) {
+        let first = page * LINES_PER_PAGE;
+        let numbers: Vec<_> = self.lines.range((region, first)..(region, first + LINES_PER_PAGE)).map(|((_, n), _)| *n).collect();
+        for number in numbers {
+            for piece in self.lines.remove(&(region, number)).expect("just listed").pieces {
+                if let (true, Some(pages)) = (reached, self.durable.regions.get_mut(&region)) {
+                    piece.apply(number, pages);
+                }
                 self.uncount(piece.event);
             }
         }

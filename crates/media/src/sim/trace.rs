@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fault::Point;
 use super::pages::{Pages, Snapshot};
-use super::replay::apply_name;
+use super::replay::{Replay, apply_name};
 use super::{Model, SimMedium};
 
 /// The recorded events and the state before the first. Cheap to keep, copied by [`SimMedium::trace`].
@@ -45,6 +45,16 @@ pub(super) enum Op {
     Fence {
         region: u32,
     },
+    /// A sync that failed: what was not durable stays so, whatever is synced later, until it is written again.
+    FailedFence {
+        region: u32,
+    },
+    /// A page leaves the page cache that a failed sync left clean and not durable; the device has it if it was `reached`.
+    Evict {
+        region: u32,
+        page: u64,
+        reached: bool,
+    },
     Name(NameOp),
     SyncNames,
     Note(u64),
@@ -53,6 +63,17 @@ pub(super) enum Op {
         what: Point,
         region: Option<u32>,
     },
+}
+
+/// What becomes of a page that a failed sync left clean and not durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFate {
+    /// It stays in the page cache: readers see it, and the device may or may not have it.
+    Stays,
+    /// It leaves the page cache: readers see the older content, which is what the device has.
+    Evicted,
+    /// It leaves the page cache, and the device has it.
+    Reached,
 }
 
 /// An operation on the directory.
@@ -85,6 +106,10 @@ pub enum EventKind {
     WriteBack,
     /// A fence.
     Fence,
+    /// A sync of a file that failed.
+    FailedFence,
+    /// A page left the page cache.
+    Evict,
     /// A region came to be.
     Create,
     /// A region's name went.
@@ -149,6 +174,28 @@ impl Trace {
         SimMedium::from_trace(trace)
     }
 
+    /// [`killed_after`](Self::killed_after) on a machine that is short of memory: of the pages that failed syncs left clean and not
+    /// durable, `fate` says which leave the page cache before the next process reads them. Only [`Model::File`] has such pages.
+    pub fn killed_and_evicted(&self, events: usize, mut fate: impl FnMut() -> PageFate) -> SimMedium {
+        let mut trace = self.clone();
+        trace.events.truncate(events);
+        let mut replay = Replay::new(&trace);
+        while replay.done < trace.events.len() {
+            replay.step();
+        }
+        let pages = replay.lost_pages();
+        drop(replay);
+        for (region, page) in pages {
+            let reached = match fate() {
+                PageFate::Stays => continue,
+                PageFate::Evicted => false,
+                PageFate::Reached => true,
+            };
+            trace.events.push(Event { thread: 0, op: Op::Evict { region, page, reached } });
+        }
+        SimMedium::from_trace(trace)
+    }
+
     /// The [notes](SimMedium::note) taken so far, oldest first.
     pub fn notes(&self) -> Vec<u64> {
         self.events.iter().filter_map(|event| if let Op::Note(note) = event.op { Some(note) } else { None }).collect()
@@ -157,8 +204,20 @@ impl Trace {
     /// Names and bytes as a running program sees them after the last event.
     pub(super) fn newest(&self) -> Snapshot {
         let mut newest = self.base.clone();
+        let evicts = |event: &Event| matches!(event.op, Op::Evict { .. });
+        // What the device has is needed for evictions alone.
+        let mut device = self.events.iter().any(evicts).then(|| Replay::new(self));
         for event in &self.events {
+            if let Some(device) = &mut device {
+                device.step();
+            }
             match &event.op {
+                Op::Evict { region, page, .. } => {
+                    let device = device.as_ref().expect("made where there are evictions");
+                    if let (Some(to), Some(from)) = (newest.regions.get_mut(region), device.durable.regions.get(region)) {
+                        to.copy_page(from, *page);
+                    }
+                }
                 Op::Write { region, off, at, len, .. } => {
                     if let Some(pages) = newest.regions.get_mut(region) {
                         pages.write(*off, &self.data[*at..at + len]);
@@ -209,6 +268,8 @@ impl<'t> EventInfo<'t> {
             Op::Write { streamed: true, .. } => EventKind::Stream,
             Op::WriteBack { .. } => EventKind::WriteBack,
             Op::Fence { .. } => EventKind::Fence,
+            Op::FailedFence { .. } => EventKind::FailedFence,
+            Op::Evict { .. } => EventKind::Evict,
             Op::Name(NameOp::Create { .. }) => EventKind::Create,
             Op::Name(NameOp::Remove { .. }) => EventKind::Remove,
             Op::Name(NameOp::Rename { .. }) => EventKind::Rename,
@@ -221,7 +282,8 @@ impl<'t> EventInfo<'t> {
     /// The name under which its region was created or opened first, where it has a region.
     pub fn region(&self) -> Option<&'t str> {
         let region = match &self.event().op {
-            Op::Write { region, .. } | Op::WriteBack { region, .. } | Op::Fence { region } => *region,
+            Op::Write { region, .. } | Op::WriteBack { region, .. } | Op::Evict { region, .. } => *region,
+            Op::Fence { region } | Op::FailedFence { region } => *region,
             Op::Name(NameOp::Create { region, .. } | NameOp::Remove { region, .. } | NameOp::Rename { region, .. }) => *region,
             Op::Ignored { region, .. } => (*region)?,
             Op::SyncNames | Op::Note(_) => return None,
@@ -261,6 +323,11 @@ impl fmt::Display for EventInfo<'_> {
                 write!(f, "write_back {} {off}+{len}", name(region))
             }
             Op::Fence { region } => write!(f, "fence {}", name(region)),
+            Op::FailedFence { region } => write!(f, "failed fence {}", name(region)),
+            Op::Evict { region, page, reached } => {
+                let device = if *reached { "has it" } else { "has the older content" };
+                write!(f, "evict {} page {page}; the device {device}", name(region))
+            }
             Op::Name(NameOp::Create { name, len, .. }) => write!(f, "create {name} of {len} bytes"),
             Op::Name(NameOp::Remove { name, .. }) => write!(f, "remove {name}"),
             Op::Name(NameOp::Rename { from, to, .. }) => write!(f, "rename {from} to {to}"),
