@@ -85,7 +85,7 @@ impl Rebuild {
                 }
             }
         }
-        // The mark may be one that a killed process stored and did not live to make durable.
+        // The mark may be one that an earlier process stored and did not make durable; `rebuild` wrote it again.
         self.arena.fence()?;
         Ok(Arc::new(Allocator { arena: self.arena, table: self.table, lists, runs: Mutex::new(runs) }))
     }
@@ -105,7 +105,7 @@ impl Allocator {
     /// Starts over: everything is free until it is marked.
     pub fn rebuild(arena: Arc<Arena>) -> Result<Rebuild> {
         let mark = arena.mark()?;
-        arena.write_back(crate::header::MARK_AT, 8);
+        arena.rewrite(crate::header::MARK_AT, 1)?;
         Ok(Rebuild { table: Table::new(arena.len() / SEGMENT)?, mark, arena })
     }
 

@@ -322,6 +322,22 @@ impl Arena {
         }
     }
 
+    /// Has the next [`fence`](Self::fence) make durable what the view shows of `off..off + 8 * words`: recovery calls it for all that
+    /// it read and relies on ([`Region::rewrite`](towa_media::Region::rewrite) says why).
+    pub fn rewrite(&self, off: u64, words: usize) -> Result<()> {
+        if self.mirror.is_none() {
+            self.write_back(off, words as u64 * 8);
+            return Ok(());
+        }
+        let Some(view) = self.words(off, words) else {
+            let (region_len, len) = (self.header.len, words as u64 * 8);
+            return Err(towa_media::Error::Range { location: self.pool.clone(), off, len, region_len }.into());
+        };
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let bytes: Vec<u8> = view.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+        Ok(durable.region.rewrite(off, &bytes).inspect_err(|_| self.failed.store(true, Relaxed))?)
+    }
+
     /// Returns when everything this thread stored and wrote back is durable.
     #[inline]
     pub fn fence(&self) -> Result<()> {

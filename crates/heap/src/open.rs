@@ -79,11 +79,10 @@ impl Heap {
         };
         // Nothing is left that could be refused: from here on it is written.
         let sign = medium.sign();
-        // A process that was killed may have left names and a superblock that are not durable, though this process sees them. Going on
+        // An earlier process may have left names and a superblock that are not durable, though this process sees them. Going on
         // from them it would overwrite the older superblock: first they must be what a power cut leaves.
         medium.sync_names()?;
-        superblock_region.write_back(0, superblock::LEN);
-        superblock_region.fence()?;
+        superblock::make_durable(&*superblock_region, &sb)?;
         if sb.clean == 0 || medium.kind() == Kind::Dax {
             // What was provided beneath the frontier and never written may be gone with the power.
             image.reserve(0, frontier.max(found.end_of_words()))?;
@@ -212,8 +211,12 @@ fn open_generation(
     let mut next = *sb;
     next.generation = chain.generation(sb) + 1;
     next.clean = 0;
-    if medium.durability() == Durability::Line && !chain.commits.is_empty() {
+    if !chain.commits.is_empty() {
+        // Sync media: a working copy that maps the image must not fall back to older content when a failed write-back lets go of
+        // its pages. The log stays live until the persister cuts it.
         image.fence()?;
+    }
+    if medium.durability() == Durability::Line && !chain.commits.is_empty() {
         (next.applied_epoch, next.anchor, next.tail, next.frontier) = chain.end(sb);
     }
     superblock::update(superblock_region, &mut next)?;

@@ -6,11 +6,14 @@
 //! 2. Check every frame of every live epoch, and the roots and run headers as these epochs leave them, before a single byte is
 //!    written. On sync media the newest epoch may have a record without all of its frames (one `fdatasync` covers both): it was
 //!    never acknowledged, and is dropped whole.
-//! 3. Make durable what was read: after a crash of the process alone, the superblock, its name, and commit records may still be in the
-//!    CPU's or the kernel's cache. The image must never get ahead of a durable log, and the next superblock takes the place of the one
-//!    before this.
-//! 4. Replay. Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
-//! 5. Line media: fence the image, then say so in the superblock. Sync media: the log stays live until the image is next synced.
+//! 3. Make durable what was read. After a crash of the process alone, the superblock, its name, commit records and frames may still
+//!    be in the CPU's or the kernel's cache; after a sync that failed, the kernel shows them and will never write them. So all of
+//!    it is written again ([`Region::rewrite`]) and fenced. The image must never get ahead of a durable log, and the next
+//!    superblock takes the place of the one before this. Stopping here: what was durable is written over with the same bytes, and
+//!    only the newest epoch can have parts that were not durable; it was never acknowledged.
+//! 4. Replay, which checks each frame again: what step 2 read from the page cache may have left it before step 3 wrote it again.
+//!    Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
+//! 5. Fence the image. Line media: say so in the superblock. Sync media: the log stays live until the persister next cuts it.
 
 use std::time::Duration;
 
@@ -151,12 +154,12 @@ pub(crate) fn first_anchor(uuid: &[u8; 16]) -> u64 {
 pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, chain: &Chain, sb: &Superblock) -> Result<u64> {
     let slots = u64::from(sb.commit_slots);
     for c in &chain.commits {
-        log_region.write_back((c.epoch % slots) * COMMIT_SLOT, COMMIT_SLOT);
+        log_region.rewrite_range((c.epoch % slots) * COMMIT_SLOT, COMMIT_SLOT)?;
         let (ring, len) = (slots * COMMIT_SLOT, c.end - c.start);
         let at = c.start % sb.ring_len;
         let first = len.min(sb.ring_len - at);
-        log_region.write_back(ring + at, first);
-        log_region.write_back(ring, len - first);
+        log_region.rewrite_range(ring + at, first)?;
+        log_region.rewrite_range(ring, len - first)?;
     }
     if !chain.commits.is_empty() {
         log_region.fence()?;

@@ -147,6 +147,13 @@ pub fn update(region: &dyn Region, sb: &mut Superblock) -> Result<()> {
     Ok(())
 }
 
+/// Makes the record that was read durable: a process that was killed, or whose sync failed, may have left it where only readers
+/// see it. The next [`update`] writes over the other slot, which holds the record that a power cut would bring back until then.
+pub(crate) fn make_durable(region: &dyn Region, sb: &Superblock) -> Result<()> {
+    region.rewrite(sb.slot(), bytemuck::bytes_of(sb))?;
+    Ok(region.fence()?)
+}
+
 /// The newest valid record.
 pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<Superblock> {
     let pool = medium.location();

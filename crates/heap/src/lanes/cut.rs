@@ -106,6 +106,13 @@ impl Cut {
         if sane { Ok(()) } else { Err("fields of the newest cut of the log contradict each other".into()) }
     }
 
+    /// Has the log's next fence make this cut durable, which was read from it.
+    pub fn rewrite(&self, log: &dyn Region) -> Result<()> {
+        // A pool that was never opened has none.
+        let off = (self.seq % 2) * SLOT;
+        if self.seq == 0 { Ok(()) } else { Ok(log.rewrite(off, bytemuck::bytes_of(self))?) }
+    }
+
     /// Writes this with the next `seq` over the older slot, and makes it durable.
     pub fn write(&mut self, log: &dyn Region) -> Result<()> {
         let mut next = *self;

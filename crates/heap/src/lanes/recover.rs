@@ -2,8 +2,10 @@
 //!
 //! 1. Read the newest whole cut, and scan each lane from its tail while records check out. A whole record behind the first that does
 //!    not is damage: the next record is only appended behind a durable one. Everything is checked here, before a byte is written; the heap as these records leave it is laid over the image and its roots and run headers are checked by the caller.
-//! 2. Make durable what was read: after a crash of the process alone, cut and records may still be in the CPU's or the kernel's
-//!    cache. The image must never get ahead of durable records, and the next cut takes the place of the one before this.
+//! 2. Make durable what was read. After a crash of the process alone, cut and records may still be in the CPU's or the kernel's
+//!    cache; after a sync that failed, the kernel shows them and will never write them. So all of it is written again
+//!    ([`Region::rewrite`]) and fenced. The image must never get ahead of durable records, and the next cut takes the place of the
+//!    one before this.
 //! 3. Replay: store the words into the image in the order of the timestamps; write back; fence. Idempotent: stopping anywhere and
 //!    starting again from 1 gives the same image, because cut and records are as they were.
 //! 4. A new cut: the next generation, nothing in its lanes. This one write retires all records. Before its fence the older cut may come
@@ -13,7 +15,7 @@ use towa_media::{Medium, Region};
 
 use super::cursor::{Cursor, Fault, merge};
 use super::replay::Replayer;
-use super::{CUTS_LEN, Cut, Geometry, record};
+use super::{Cut, Geometry, record};
 use crate::overlay::Overlay;
 use crate::superblock::Superblock;
 use crate::{Error, Result};
@@ -98,14 +100,14 @@ impl Live {
     /// Step 2.
     pub fn make_durable(&self, log: &dyn Region, sb: &Superblock) -> Result<()> {
         let geometry = Geometry::of(sb);
-        log.write_back(0, CUTS_LEN);
+        self.cut.rewrite(log)?;
         for (lane, &head) in self.heads.iter().enumerate() {
             let (off, tail) = (geometry.lane_off(lane), self.cut.tails[lane]);
             let at = tail % geometry.lane_len;
             let first = (head - tail).min(geometry.lane_len - at);
             for (at, len) in [(at, first), (0, head - tail - first)] {
                 if len > 0 {
-                    log.write_back(off + at, len);
+                    log.rewrite_range(off + at, len)?;
                 }
             }
         }

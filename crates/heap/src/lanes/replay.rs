@@ -89,8 +89,8 @@ impl Replayer {
     fn new(medium: &dyn Medium, image: Arc<dyn Region>, log: Arc<dyn Region>, sb: &Superblock) -> Result<Replayer> {
         let damaged = |what| Error::Damaged { pool: medium.location(), what };
         let cut = Cut::read(&*log, sb)?.map_err(damaged)?;
-        // A replayer that was killed may have left it in the processor's cache: the next cut takes the place of the one before it.
-        log.write_back(0, super::CUTS_LEN);
+        // An earlier replayer may have left it visible and not durable: the next cut takes the place of the one before it.
+        cut.rewrite(&*log)?;
         log.fence()?;
         Ok(Self::with_cut(medium, (image, log), sb, cut))
     }

@@ -3,15 +3,16 @@
 //! ```text
 //!   1  micro-logs: splits that were under way are ended; all logs cleared               (split says why that is right)
 //!   2  the list, from the head: each leaf marked in the allocator, empty ones unlinked    one thread: pointers
-//!   3  each leaf: checked, its keys marked, written back                                  several threads
+//!   3  each leaf: checked, its keys marked, written again or back                         several threads
 //!   4  order of the leaves; FENCE; whatever was not marked is free; inner nodes
 //! ```
 //!
 //! What must always hold: nothing read here is believed before it is checked (a pointer by marking it: a loop marks a leaf twice and ends);
 //! stopping anywhere is stopping before step 1 was done, in part or as a whole, and doing it again gives the same.
 //!
-//! Why leaves are written back: the process before may have been killed, and what it had stored but not fenced is there to be read. What
-//! we give to readers, or build on, must be durable. A key's blob always is: it was fenced before the bit that leads to it was stored.
+//! Why leaves are written back (on sync media: written again): the process before may have been killed, or its sync may have failed,
+//! and what it had stored but not made durable is there to be read. What we give to readers, or build on, must be durable. A key's
+//! blob always is: it was fenced before the bit that leads to it was stored.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -68,8 +69,8 @@ fn apply_logs(arena: &Arena) -> Result<()> {
             arena.store(off, &[0, 0])?;
         }
     }
-    // Those that are clear may be clear in the cache alone.
-    arena.write_back(first, end - first);
+    // Those that are clear may be clear in a cache alone.
+    arena.rewrite(first, ((end - first) / 8) as usize)?;
     // Fenced by this thread before the tree is given to anybody (`Rebuild::finish`).
     Ok(())
 }
@@ -170,7 +171,7 @@ fn examine_all<K: Key + ?Sized>(arena: &Arena, rebuild: &Rebuild, leaves: &[u64]
             }
             let leaf = leaf_at(arena, *off, "the list of leaves")?;
             ends.push(examine::<K>(arena, &leaf, full, &mut |off, len| Ok(rebuild.mark(off, len)?))?);
-            arena.write_back(*off, LEAF_LEN as u64);
+            arena.rewrite(*off, LEAF_LEN / 8)?;
         }
         // A fence covers what its own thread wrote back.
         arena.fence()?;
