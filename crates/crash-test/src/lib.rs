@@ -4,9 +4,11 @@
 //! what threads saw of an ordered map together.
 
 pub mod epoch;
+mod failing;
 mod failure;
 pub mod linear;
 pub mod tree;
 pub mod tx;
 
+pub use failing::Round;
 pub use failure::Failure;

@@ -62,7 +62,7 @@ fn record<K: Drawn + ?Sized>(model: Model, seed: u64, all: &mut Vec<Recorded>) {
         let moments = &moments[i % 2];
         let at = moments[rng.random_range(0..moments.len())];
         if let Some(killed) =
-            killed::<TinyBpTree<K>>(&trace, at, seed, &world.states).expect("a killed process leaves a sound tree")
+            killed::<TinyBpTree<K>>(&|| trace.killed_after(at), seed, &world.states).expect("a killed process leaves a sound tree")
         {
             let (trace, recovery) = (killed.trace.clone(), killed.recovery.clone());
             let check: Check = Box::new(move |medium, notes| killed.check(medium, notes));

@@ -61,7 +61,9 @@ fn record<K: Drawn + ?Sized>(model: Model, seed: u64, all: &mut Vec<Recorded>) {
     for i in 0..KILLS {
         let moments = &moments[i % moments.len()];
         let at = moments[rng.random_range(0..moments.len())];
-        if let Some(killed) = killed::<FpTree<K>>(&trace, at, seed, &world.states).expect("a killed process leaves a sound tree") {
+        if let Some(killed) =
+            killed::<FpTree<K>>(&|| trace.killed_after(at), seed, &world.states).expect("a killed process leaves a sound tree")
+        {
             let (trace, recovery) = (killed.trace.clone(), killed.recovery.clone());
             let check: Check = Box::new(move |medium, notes| killed.check(medium, notes));
             all.push(Recorded { trace, first: recovery.end, recovery, check });

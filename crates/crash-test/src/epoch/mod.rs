@@ -8,6 +8,7 @@
 //! then the machine crashes under it. Then one crashed image (or the closed pool) is worked on further, for several generations.
 
 mod check;
+mod failing;
 mod shape;
 mod world;
 
@@ -17,6 +18,7 @@ use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
 pub use crate::Failure;
 pub use check::check_image;
+pub use failing::failing_round;
 pub use shape::Shape;
 pub use world::{History, World};
 

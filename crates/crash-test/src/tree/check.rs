@@ -57,32 +57,34 @@ pub struct Killed<T: Tree> {
     pub recovery: std::ops::Range<usize>,
     /// What the second one found, and after each of its operations.
     pub states: Vec<State<T::Key>>,
+    /// The first one's.
+    before: Vec<State<T::Key>>,
 }
 
 impl<T: Tree> Killed<T> {
     /// Checks an image of a crash under the second process.
     pub fn check(&self, medium: &SimMedium, notes: &[u64]) -> Result<(), String> {
-        let notes: Vec<u64> = notes.iter().filter(|note| **note >= KILLED).map(|note| note - KILLED).collect();
-        match notes.is_empty() {
-            // Until it has opened the tree, it has promised nothing: what it found is what was in flight.
-            true => recovered::<T>(medium).map(|_| ()),
-            false => check_image::<T>(medium, &notes, &self.states).map(|_| ()),
-        }
+        let (first, second): (Vec<u64>, Vec<u64>) = notes.iter().partition(|note| **note < KILLED);
+        let second: Vec<u64> = second.into_iter().map(|note| note - KILLED).collect();
+        // Until the second one has opened the tree, the first one's promises are all there are.
+        let (notes, states) = if second.is_empty() { (first, &self.before) } else { (second, &self.states) };
+        check_image::<T>(medium, &notes, states).map(|_| ())
     }
 }
 
-/// The trace of a process that is killed after `events` events, and of the next one, which opens the tree and works on it; `None` where there
-/// is no tree yet.
-pub fn killed<T: Tree>(trace: &Trace, events: usize, seed: u64, states: &[State<T::Key>]) -> Result<Option<Killed<T>>, String> {
-    let medium = trace.killed_after(events);
-    let Some(n) = check_image::<T>(&medium, &medium.trace().notes(), states)? else { return Ok(None) };
+/// The trace of a process that was killed and left what `left` makes, and of the next one, which opens the tree and works on it; `None`
+/// where there is no tree yet.
+pub fn killed<T: Tree>(left: &dyn Fn() -> SimMedium, seed: u64, before: &[State<T::Key>]) -> Result<Option<Killed<T>>, String> {
+    let medium = left();
+    let events = medium.events();
+    let Some(n) = check_image::<T>(&medium, &medium.trace().notes(), before)? else { return Ok(None) };
     // Afresh: that check has made all of it durable.
-    let medium = trace.killed_after(events);
+    let medium = left();
     let tree = T::open_or_create(&medium, &Shape::default()).map_err(|e| e.to_string())?;
     let recovery = events..medium.events();
     medium.note(KILLED);
     let mut rng = SmallRng::seed_from_u64(seed ^ events as u64);
-    let mut states = vec![states[n].clone()];
+    let mut states = vec![before[n].clone()];
     let mut session = tree.worker().map_err(|e| e.to_string())?;
     for i in 1..12 {
         let mut state = states[states.len() - 1].clone();
@@ -98,5 +100,5 @@ pub fn killed<T: Tree>(trace: &Trace, events: usize, seed: u64, states: &[State<
     drop(session);
     let trace = medium.trace();
     tree.leave();
-    Ok(Some(Killed { trace, recovery, states }))
+    Ok(Some(Killed { trace, recovery, states, before: before.to_vec() }))
 }

@@ -12,6 +12,7 @@
 //! invariant of the tree, and that each block that is taken has exactly one owner. A recovery that is crashed must give the same again.
 
 mod check;
+mod failing;
 mod kind;
 mod world;
 
@@ -23,6 +24,7 @@ use towa_tx::Commit;
 
 pub use crate::Failure;
 pub use check::{Killed, check_image, killed, recovered};
+pub use failing::failing_round;
 pub use kind::{Drawn, LONG, Tree, everything};
 pub use world::{BUFFERED, Shape, State, World};
 
@@ -195,7 +197,8 @@ fn crash_recovery<T: Tree>(trace: &Trace, seed: u64, state: &State<T::Key>) -> R
 /// survive a crash of the machine.
 pub fn kill<T: Tree>(trace: &Trace, events: usize, seed: u64, states: &[State<T::Key>]) -> Result<usize, String> {
     let place = |e: String| format!("process killed after {events} events: {e}");
-    let Some(killed) = killed::<T>(trace, events, seed, states).map_err(place)? else { return Ok(1) };
+    let left = || trace.killed_after(events);
+    let Some(killed) = killed::<T>(&left, seed, states).map_err(place)? else { return Ok(1) };
     let coverage = Explorer::new(killed.trace.clone(), seed)
         .starting_at(events)
         .check(IMAGES_PER_RECOVERY, |image| killed.check(&image.to_medium(), image.notes()))

@@ -114,7 +114,7 @@ impl<T: Tree> World<T> {
                 tree.leave();
             }
             Err(e) => return Err(format!("after the work: {e}")),
-            Ok(()) if shape.close => tree.close().map_err(|e| format!("closing: {e}"))?,
+            Ok(()) if shape.close => self.failed = tree.close().err().map(|e| format!("closing: {e}")),
             Ok(()) => tree.leave(),
         }
         Ok(())

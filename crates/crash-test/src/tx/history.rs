@@ -126,6 +126,8 @@ pub struct History {
     places: Vec<HashMap<u64, usize>>,
     /// Per cell: what it was like, along the chain.
     chains: Vec<Vec<Cell>>,
+    /// Where several transactions failed that saw the same, any one of them may have taken effect: the other ways.
+    otherwise: Vec<History>,
 }
 
 impl History {
@@ -137,9 +139,28 @@ impl History {
         if let Some(torn) = records.iter().find_map(|r| r.torn.as_ref()) {
             return Err(format!("not isolated: {torn}"));
         }
+        let (known, mut unknown): (Vec<_>, Vec<_>) = records.into_iter().partition(|r| !r.unknown);
+        let mut ways = Vec::new();
+        for _ in 0..unknown.len().max(1) {
+            ways.push(Self::of_known_and(base, buffered, notes_before, known.clone(), unknown.clone()));
+            let by = unknown.len().min(1);
+            unknown.rotate_left(by);
+        }
+        let first = ways.iter().position(Result::is_ok).unwrap_or(0);
+        let mut history = ways.swap_remove(first)?;
+        history.otherwise = ways.into_iter().filter_map(Result::ok).collect();
+        Ok(history)
+    }
+
+    /// Those that are `unknown` took effect, if they did, in this order.
+    fn of_known_and(
+        base: Base,
+        buffered: bool,
+        notes_before: usize,
+        mut known: Vec<Record>,
+        unknown: Vec<Record>,
+    ) -> Result<History, String> {
         let mut next: Vec<HashMap<u64, Cell>> = vec![HashMap::new(); CELLS];
-        // What failed took effect, if it did, behind all that returned; so it comes last, and only where nobody else is.
-        let (mut known, unknown): (Vec<_>, Vec<_>) = records.into_iter().partition(|r| !r.unknown);
         for record in &known {
             for (cell, new) in &record.writes {
                 if let Some(other) = next[*cell].insert(record.before(*cell), *new) {
@@ -147,6 +168,7 @@ impl History {
                 }
             }
         }
+        // What failed took effect, if it did, behind all that returned: it comes last, and only where no other transaction is.
         for record in unknown {
             if record.writes.iter().all(|(cell, _)| !next[*cell].contains_key(&record.before(*cell))) {
                 record.writes.iter().for_each(|(cell, new)| _ = next[*cell].insert(record.before(*cell), *new));
@@ -168,7 +190,7 @@ impl History {
             }
         }
         let by_note = records.iter().enumerate().map(|(at, r)| (r.note, at)).collect();
-        Ok(History { base, buffered, notes_before, records, by_note, places, chains })
+        Ok(History { base, buffered, notes_before, records, by_note, places, chains, otherwise: Vec::new() })
     }
 
     /// The transactions.
@@ -183,6 +205,13 @@ impl History {
 
     /// Whether a crash may have left `found` when these notes had been taken. `None`: there were no cells.
     pub fn judge(&self, found: Option<&Cells>, notes: &[u64]) -> Result<(), String> {
+        self.judge_this(found, notes).or_else(|why| {
+            let explained = self.otherwise.iter().any(|other| other.judge_this(found, notes).is_ok());
+            if explained { Ok(()) } else { Err(why) }
+        })
+    }
+
+    fn judge_this(&self, found: Option<&Cells>, notes: &[u64]) -> Result<(), String> {
         let notes = &notes[self.notes_before.min(notes.len())..];
         let Some(found) = found else {
             let promised = self.base.cells.is_some() || notes.iter().any(|n| note::parts(*n).0 == note::ROOTED);

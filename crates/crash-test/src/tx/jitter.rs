@@ -113,6 +113,9 @@ impl Region for Slow {
         linger();
         self.region.stream(off, bytes)
     }
+    fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
+        self.region.rewrite(off, bytes)
+    }
     fn fence(&self) -> Result<()> {
         linger();
         self.region.fence()

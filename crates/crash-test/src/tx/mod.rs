@@ -11,6 +11,7 @@
 //! where. A failure describes the trace it was found in.
 
 mod check;
+mod failing;
 mod history;
 mod jitter;
 mod session;
@@ -23,6 +24,7 @@ use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
 pub use crate::Failure;
 pub use check::{Found, check_image, read_image};
+pub use failing::failing_round;
 pub use history::{Base, Cells, History, note};
 pub use shape::Shape;
 pub use world::World;
@@ -171,7 +173,11 @@ impl Explore<'_> {
     /// Kills the process after `events` events: the next one must recover, and what it then calls durable must survive a crash of the
     /// machine at any moment from there on.
     pub fn kill(&self, events: usize) -> Result<usize, String> {
-        let medium = self.trace.killed_after(events);
+        self.killed(self.trace.killed_after(events), events)
+    }
+
+    /// [`kill`](Self::kill) of a process that left `medium`.
+    fn killed(&self, medium: SimMedium, events: usize) -> Result<usize, String> {
         let place = |what: String| format!("process killed after {events} events: {what}");
         let notes = medium.trace().notes();
         medium.note(note::of(note::OPENING, 0));
