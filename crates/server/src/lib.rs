@@ -41,6 +41,7 @@ mod store;
 
 pub use config::Config;
 pub use error::{Error, Result};
+pub use net::{Clients, Key, Transport};
 pub use run::{PoolChoice, run};
 pub use server::{Handle, Server, Shared, Shutdown, VERSION};
 pub use store::{ROOT, StoreReport, check};

@@ -55,6 +55,26 @@ impl Shutdown {
     }
 }
 
+/// Counts the connections of a server.
+#[derive(Clone, Default)]
+pub(crate) struct Seats(Arc<AtomicUsize>);
+
+impl Seats {
+    /// Connections there are.
+    pub fn taken(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One connection's part in the count, for as long as this lives.
+pub(crate) struct Seat(Seats);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What all threads of a server share.
 pub struct Shared {
     pub(crate) store: Arc<Store>,
@@ -63,7 +83,7 @@ pub struct Shared {
     pub(crate) config: Config,
     pub(crate) shutdown: Shutdown,
     pub(crate) barrier: Barrier,
-    pub(crate) connections: AtomicUsize,
+    pub(crate) seats: Seats,
     pub(crate) accepting: AtomicBool,
     pub(crate) listen_disabled_us: AtomicU64,
     pub(crate) verbosity: AtomicU32,
@@ -86,7 +106,7 @@ impl Shared {
             limits: Limits { item_size_max: config.item_size_max, ..Limits::default() },
             shutdown: Shutdown::default(),
             barrier: Barrier::default(),
-            connections: AtomicUsize::new(0),
+            seats: Seats::default(),
             accepting: AtomicBool::new(true),
             listen_disabled_us: AtomicU64::new(0),
             verbosity: AtomicU32::new(config.verbosity),
@@ -102,6 +122,12 @@ impl Shared {
         let mut worker = Worker::new(self.store.pool(), self.new_counters())?;
         worker.now = self.clock.now();
         Ok(worker)
+    }
+
+    /// A seat for one connection more.
+    pub(crate) fn take_seat(&self) -> Seat {
+        self.seats.0.fetch_add(1, Ordering::Relaxed);
+        Seat(self.seats.clone())
     }
 
     /// A set of counters of one thread.

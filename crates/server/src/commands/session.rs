@@ -50,7 +50,13 @@ impl Session {
     /// Takes `input`, appends replies to `out`. Gives how many bytes of the input are done with, and why it stopped; the rest comes
     /// again, with more behind it, at the next call.
     pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
-        worker.written = self.written;
+        let mut written = self.written;
+        let result = worker.serve(&mut written, |worker| self.dialogue(shared, worker, input, out));
+        self.written = written;
+        result
+    }
+
+    fn dialogue(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         let mut done = 0;
         let progress = loop {
             if out.len() >= OUTPUT_HIGH {
@@ -106,7 +112,6 @@ impl Session {
                 }
             }
         };
-        self.written = worker.written;
         (done, progress)
     }
 
@@ -158,14 +163,14 @@ impl Session {
             line(out, b"SERVER_ERROR not durable: the server runs without a pool (--volatile); nothing will survive it");
             return None;
         }
-        if pool.durable_epoch() >= worker.written {
+        if pool.durable_epoch() >= worker.written() {
             acknowledge(store, out);
             return None;
         }
         if now {
             pool.request_checkpoint();
         }
-        Some(Progress::Parked(worker.written))
+        Some(Progress::Parked(worker.written()))
     }
 
     /// Ends a wait for durability: with what the pool says, or with the reason why it will never be.

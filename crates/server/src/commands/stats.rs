@@ -106,7 +106,7 @@ fn general(shared: &Shared, worker: &Worker, stats: &mut Stats<'_>) {
     stats.put("rusage_user", user);
     stats.put("rusage_system", system);
     stats.put("max_connections", config.max_connections);
-    stats.put("curr_connections", shared.connections.load(Relaxed));
+    stats.put("curr_connections", shared.seats.taken());
     stats.put("total_connections", count(Counter::Connections));
     if config.reject_when_full {
         stats.put("rejected_connections", count(Counter::Rejected));

@@ -62,7 +62,7 @@ impl Acceptor {
     fn accept_all(&mut self) {
         for index in 0..self.listeners.0.len() {
             loop {
-                let full = self.shared.connections.load(Relaxed) >= self.shared.config.max_connections;
+                let full = self.shared.seats.taken() >= self.shared.config.max_connections;
                 if full && !self.shared.config.reject_when_full {
                     return self.stop("all connections (-c) are in use");
                 }
@@ -74,8 +74,7 @@ impl Acceptor {
                     Ok(stream) => {
                         stream.tune();
                         self.counters.inc(Counter::Connections);
-                        self.shared.connections.fetch_add(1, Relaxed);
-                        self.mailboxes[self.next].send(stream);
+                        self.mailboxes[self.next].send(stream, self.shared.take_seat());
                         self.next = (self.next + 1) % self.mailboxes.len();
                     }
                     Err(error) => match error.raw_os_error() {

@@ -1,34 +1,31 @@
-//! One client's connection: its socket, its session, and the bytes in between.
+//! One client's connection: its stream, its session, and the bytes in between.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 
-use super::stream::Stream;
+use super::buffers::{Output, SCRATCH, Scratch, Spare};
+use super::stream::Transport;
 use crate::commands::{Progress, Session};
 use crate::counters::Counter;
 use crate::server::Shared;
 use crate::store::Worker;
 
-/// Bytes that a worker reads at once; one buffer per worker, not per connection.
-pub const SCRATCH: usize = 64 * 1024;
 /// Reads in one turn, so that one busy client does not hold up the others of its worker.
 const READS_PER_TURN: usize = 8;
 /// A buffer that grew beyond this is given back when it is empty.
 const KEEP: usize = 4096;
-/// An output buffer that grew beyond this is given back.
-const KEEP_OUTPUT: usize = 1 << 20;
 /// Bytes that earn a slow request another second.
 const BYTES_PER_SECOND_MIN: u64 = 4096;
 
-/// What a worker lends to the connection it serves.
+/// What a worker lends to the connection it serves. None of it keeps bytes of a connection.
 pub struct Loan<'a> {
     /// The server.
     pub shared: &'a Shared,
     /// The worker's side of the store.
     pub worker: &'a mut Worker,
-    /// Where input is read to; [`SCRATCH`] bytes.
-    pub scratch: &'a mut [u8],
-    /// Where replies are put.
-    pub out: &'a mut Vec<u8>,
+    /// Where input is read to.
+    pub scratch: &'a mut Scratch,
+    /// Memory for output.
+    pub spare: &'a mut Spare,
     /// Seconds since the worker started.
     pub tick: u32,
 }
@@ -46,17 +43,9 @@ pub enum Fate {
     Drop,
 }
 
-/// What one read brought.
-struct Got {
-    bytes: usize,
-    room: usize,
-    in_scratch: bool,
-}
-
 /// One connection.
-#[derive(Debug)]
-pub struct Connection {
-    stream: Stream,
+pub struct Connection<S> {
+    stream: S,
     session: Session,
     /// Received, not done with.
     input: Vec<u8>,
@@ -64,9 +53,8 @@ pub struct Connection {
     unfed: bool,
     /// Bytes that the session needs at least.
     need: usize,
-    /// Replies that the socket did not take.
-    output: Vec<u8>,
-    sent: usize,
+    /// Replies to be sent.
+    output: Output,
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
@@ -80,17 +68,16 @@ pub struct Connection {
     stuck: Option<u32>,
 }
 
-impl Connection {
+impl<S: Transport> Connection<S> {
     /// A new connection.
-    pub fn new(stream: Stream, tick: u32) -> Connection {
+    pub fn new(stream: S, tick: u32) -> Connection<S> {
         Connection {
             stream,
             session: Session::default(),
             input: Vec::new(),
             unfed: false,
             need: 1,
-            output: Vec::new(),
-            sent: 0,
+            output: Output::default(),
             closing: false,
             parked: None,
             ends: false,
@@ -98,11 +85,6 @@ impl Connection {
             arriving: None,
             stuck: None,
         }
-    }
-
-    /// The socket.
-    pub fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
     }
 
     /// Sends, reads and serves as much as there is, within a turn's bounds.
@@ -120,24 +102,18 @@ impl Connection {
 
     /// One read, one batch of requests, one write. `None`: go on.
     fn step(&mut self, loan: &mut Loan<'_>) -> io::Result<Option<Fate>> {
-        if !self.flush(loan)? || self.parked.is_some() {
+        if !self.send(loan)? || self.parked.is_some() {
             return Ok(Some(Fate::Wait));
         }
         if self.closing {
             return Ok(Some(Fate::Drop));
         }
-        let mut drained = false;
-        let progress = if self.unfed {
-            self.feed_own(loan, 0)
+        let (progress, drained) = if self.unfed {
+            (self.feed_own(loan, 0), false)
         } else {
             match self.receive(loan) {
-                Ok(got) if got.bytes == 0 => return Ok(Some(Fate::Drop)),
-                Ok(got) => {
-                    // A short read has emptied the socket: the next event will tell of more. Unless its end is known to come.
-                    drained = got.bytes < got.room && !self.ends;
-                    loan.worker.counters.add(Counter::BytesRead, got.bytes as u64);
-                    if got.in_scratch { self.feed_scratch(loan, got.bytes) } else { self.feed_own(loan, got.bytes) }
-                }
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => return Ok(Some(Fate::Drop)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Some(Fate::Wait)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(None),
                 Err(error) => return Err(error),
@@ -161,30 +137,39 @@ impl Connection {
         })
     }
 
-    /// Reads behind what is left over: into scratch or, for large values, into the connection's own buffer.
-    fn receive(&mut self, loan: &mut Loan<'_>) -> io::Result<Got> {
+    /// Reads behind what is left over, into scratch or, for large values, into the connection's own buffer, and feeds the session.
+    /// `None` at the end of the stream. Tells, too, whether the socket is known to be empty.
+    fn receive(&mut self, loan: &mut Loan<'_>) -> io::Result<Option<(Progress, bool)>> {
+        // A short read has emptied the socket: the next event will tell of more. Unless its end is known to come.
+        let ends = self.ends;
+        let drained = |read: usize, room: usize| read < room && !ends;
         let left = self.input.len();
         if left + self.need <= SCRATCH {
-            loan.scratch[..left].copy_from_slice(&self.input);
-            let bytes = self.stream.read(&mut loan.scratch[left..])?;
-            return Ok(Got { bytes, room: SCRATCH - left, in_scratch: true });
+            let received = loan.scratch.receive(&self.input, &mut self.stream)?;
+            if received.read == 0 {
+                return Ok(None);
+            }
+            loan.worker.counters.add(Counter::BytesRead, received.read as u64);
+            let replies = self.output.replies(loan.spare);
+            let (done, progress) = self.session.feed(loan.shared, loan.worker, received.bytes, replies);
+            self.input.clear();
+            self.input.extend_from_slice(&received.bytes[done..]);
+            self.after_feed(progress, done, received.read, loan.tick);
+            return Ok(Some((progress, drained(received.read, received.room))));
         }
         // At most doubling: a client that announces much and sends little costs little.
         let room = self.need.min(left.max(SCRATCH));
-        Ok(Got { bytes: self.stream.read_more(&mut self.input, room)?, room, in_scratch: false })
-    }
-
-    fn feed_scratch(&mut self, loan: &mut Loan<'_>, received: usize) -> Progress {
-        let filled = self.input.len() + received;
-        let (done, progress) = self.session.feed(loan.shared, loan.worker, &loan.scratch[..filled], loan.out);
-        self.input.clear();
-        self.input.extend_from_slice(&loan.scratch[done..filled]);
-        self.after_feed(progress, done, received, loan.tick);
-        progress
+        let read = self.stream.read_more(&mut self.input, room)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        loan.worker.counters.add(Counter::BytesRead, read as u64);
+        Ok(Some((self.feed_own(loan, read), drained(read, room))))
     }
 
     fn feed_own(&mut self, loan: &mut Loan<'_>, received: usize) -> Progress {
-        let (done, progress) = self.session.feed(loan.shared, loan.worker, &self.input, loan.out);
+        let replies = self.output.replies(loan.spare);
+        let (done, progress) = self.session.feed(loan.shared, loan.worker, &self.input, replies);
         self.input.drain(..done);
         self.after_feed(progress, done, received, loan.tick);
         progress
@@ -206,50 +191,25 @@ impl Connection {
         };
     }
 
-    /// Sends the batch's replies; whether the socket took them all.
+    /// Sends as much output as the socket takes; whether that was all.
     fn send(&mut self, loan: &mut Loan<'_>) -> io::Result<bool> {
-        let (mut sent, out) = (0, &mut *loan.out);
-        let mut blocked = false;
-        while sent < out.len() && !blocked {
-            match self.stream.write(&out[sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => blocked = true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if self.output.is_empty() {
+            self.output.settle(loan.spare);
+            self.stuck = None;
+            return Ok(true);
         }
-        loan.worker.counters.add(Counter::BytesWritten, sent as u64);
-        if blocked {
-            self.output.extend_from_slice(&out[sent..]);
-            self.stuck = Some(loan.tick);
-        }
-        out.clear();
-        if out.capacity() > KEEP_OUTPUT {
-            *out = Vec::with_capacity(SCRATCH);
-        }
-        Ok(!blocked)
-    }
-
-    /// Sends what an earlier turn could not; whether all is gone.
-    fn flush(&mut self, loan: &mut Loan<'_>) -> io::Result<bool> {
-        while self.sent < self.output.len() {
-            match self.stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    self.sent += count;
-                    self.stuck = Some(loan.tick);
-                    loan.worker.counters.add(Counter::BytesWritten, count as u64);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.sent > 0 {
-            (self.output, self.sent, self.stuck) = (Vec::new(), 0, None);
-        }
-        Ok(true)
+        let mut sent = 0;
+        let result = self.output.send(&mut self.stream, &mut sent);
+        loan.worker.counters.add(Counter::BytesWritten, sent);
+        result?;
+        self.output.settle(loan.spare);
+        let is_all = self.output.is_empty();
+        self.stuck = match self.stuck {
+            _ if is_all => None,
+            Some(since) if sent == 0 => Some(since),
+            _ => Some(loan.tick),
+        };
+        Ok(is_all)
     }
 
     /// Ends a wait for durability if it is over; whether it is.
@@ -260,9 +220,8 @@ impl Connection {
             return false;
         }
         self.parked = None;
-        self.session.resume(loan.shared, failed.filter(|_| store.pool().durable_epoch() < epoch), loan.out);
-        let out = std::mem::take(loan.out);
-        self.output.extend_from_slice(&out);
+        let failed = failed.filter(|_| store.pool().durable_epoch() < epoch);
+        self.session.resume(loan.shared, failed, self.output.replies(loan.spare));
         self.stuck = Some(loan.tick);
         true
     }

@@ -8,16 +8,23 @@
 //!
 //! What must always hold: a connection belongs to one worker; no call blocks a worker but the start of a transaction under
 //! back-pressure; buffers are bounded (input by the request that is arriving, output by what is let through before the
-//! socket takes it); a panic in one connection's event closes that connection and nothing else.
+//! socket takes it); what a connection received and is to be sent belongs to it alone (`buffers`), and whatever ends it, a panic
+//! too, ends nothing else (`clients`).
 
 mod accept;
 mod barrier;
+mod buffers;
+mod clients;
 mod connection;
 mod listen;
+mod slots;
 mod stream;
 mod worker;
 
 pub(crate) use accept::start as start_acceptor;
 pub(crate) use barrier::Barrier;
+pub use clients::Clients;
 pub(crate) use listen::{Listeners, raise_descriptor_limit};
+pub use slots::Key;
+pub use stream::Transport;
 pub(crate) use worker::{Mailbox, start as start_worker};

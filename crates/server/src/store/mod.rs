@@ -70,8 +70,8 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// Seconds since 1970, renewed once per batch of requests.
     pub now: u32,
-    /// The newest epoch that the current connection wrote in; what `durable` waits for.
-    pub written: u64,
+    /// The newest epoch that whom it works for wrote in: see [`serve`](Self::serve).
+    written: u64,
     /// Bytes that may be stored before usage is added up again.
     headroom: i64,
     /// Pseudo-random state for eviction samples.
@@ -83,6 +83,20 @@ impl Worker {
     pub fn new(pool: &Pool, counters: Arc<Counters>) -> Result<Worker> {
         let random = std::ptr::from_ref(&*counters) as u64 | 1;
         Ok(Worker { thread: pool.register()?, counters, now: 0, written: 0, headroom: 0, random })
+    }
+
+    /// Works for one connection: `written`, the newest epoch that this connection wrote in, follows what `act` does. No other
+    /// connection's is seen, nor changed.
+    pub fn serve<R>(&mut self, written: &mut u64, act: impl FnOnce(&mut Worker) -> R) -> R {
+        self.written = *written;
+        let result = act(self);
+        *written = self.written;
+        result
+    }
+
+    /// The newest epoch that the connection that it works for wrote in; what `durable` waits for.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Starts a transaction; the stripe's lock is held already. May wait for log space.

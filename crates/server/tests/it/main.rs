@@ -1,8 +1,10 @@
 //! Tests of the server through real sockets, and of its sessions without any.
 
+mod crowd;
 mod differential;
 mod durability;
 mod golden;
+mod isolation;
 mod network;
 mod peers;
 mod session;

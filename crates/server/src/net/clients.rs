@@ -1,0 +1,152 @@
+//! The connections of one worker: who is served when, and what they are lent.
+//!
+//! What must always hold: whatever happens to one connection - an error of its socket, a panic, a time limit - ends that one, with
+//! all that it owns, and nothing else. What the worker keeps (scratch, spare memory, its side of the store) holds nothing of it.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::buffers::{Scratch, Spare};
+use super::connection::{Connection, Fate, Loan};
+use super::slots::{Key, Slots};
+use super::stream::Transport;
+use crate::counters::Counter;
+use crate::error::Result;
+use crate::server::Shared;
+use crate::store::{Failure, Worker as StoreWorker};
+
+/// Connections over `S`, served by one thread.
+pub struct Clients<S> {
+    /// The worker's number.
+    index: usize,
+    shared: Arc<Shared>,
+    store: StoreWorker,
+    connections: Slots<Box<Connection<S>>>,
+    /// Those whose turn was over before their input was.
+    again: Vec<Key>,
+    parked: Vec<Key>,
+    scratch: Scratch,
+    spare: Spare,
+    tick: u32,
+}
+
+impl<S: Transport> Clients<S> {
+    /// None yet.
+    pub fn new(index: usize, shared: &Arc<Shared>) -> Result<Clients<S>> {
+        Ok(Clients {
+            index,
+            shared: Arc::clone(shared),
+            store: shared.new_worker()?,
+            connections: Slots::default(),
+            again: Vec::new(),
+            parked: Vec::new(),
+            scratch: Scratch::default(),
+            spare: Spare::default(),
+            tick: 0,
+        })
+    }
+
+    /// A new connection, over what `connect` makes of the key that it will have.
+    pub fn admit(&mut self, connect: impl FnOnce(Key) -> io::Result<S>) -> io::Result<Key> {
+        let tick = self.tick;
+        self.connections.insert(|key| Ok(Box::new(Connection::new(connect(key)?, tick))))
+    }
+
+    /// Once per batch: seconds since the worker started, the time of day, and a flush that has come due.
+    pub fn renew_time(&mut self, tick: u32) -> std::result::Result<(), Failure> {
+        self.tick = tick;
+        self.store.now = self.shared.clock.now();
+        self.shared.store.tick(&mut self.store)
+    }
+
+    /// Serves a connection after an event. `ends`: the peer has closed its side.
+    pub fn event(&mut self, key: Key, ends: bool) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.ends |= ends;
+            self.turn(key);
+        }
+    }
+
+    /// Whether some have more to do, with or without an event.
+    pub fn have_more(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Those that have; a turn for each is due.
+    pub fn take_again(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.again)
+    }
+
+    /// Serves one connection. A panic in there costs that connection alone.
+    pub fn turn(&mut self, key: Key) {
+        match self.guarded(key, Connection::turn) {
+            None | Some(Fate::Wait) => {}
+            Some(Fate::Again) => self.again.push(key),
+            Some(Fate::Park(epoch)) => {
+                self.parked.push(key);
+                self.shared.barrier.wait_for(epoch, self.index);
+            }
+            Some(Fate::Drop) => drop(self.connections.remove(key)),
+        }
+    }
+
+    /// Calls `act` with the connection and the loan. `None`: it is gone, if only now, by a panic.
+    fn guarded<R>(&mut self, key: Key, act: impl FnOnce(&mut Connection<S>, &mut Loan<'_>) -> R) -> Option<R> {
+        let connection = self.connections.get_mut(key)?;
+        let mut loan = Loan {
+            shared: &self.shared,
+            worker: &mut self.store,
+            scratch: &mut self.scratch,
+            spare: &mut self.spare,
+            tick: self.tick,
+        };
+        if let Ok(result) = catch_unwind(AssertUnwindSafe(|| act(connection, &mut loan))) {
+            return Some(result);
+        }
+        self.store.counters.inc(Counter::Panics);
+        log::error!("a request made worker {} panic; its connection is closed", self.index);
+        self.connections.remove(key);
+        None
+    }
+
+    /// Goes on with connections whose epoch is durable, or never will be.
+    pub fn look_at_parked(&mut self) {
+        let failed = self.shared.barrier.failure();
+        for key in std::mem::take(&mut self.parked) {
+            match self.guarded(key, |connection, loan| connection.unpark(loan, failed.as_deref())) {
+                Some(true) => self.turn(key),
+                Some(false) => self.parked.push(key),
+                None => {}
+            }
+        }
+    }
+
+    /// Whether some wait for an epoch.
+    pub fn are_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Closes those that are silent, or slow, for too long.
+    pub fn drop_overdue(&mut self) {
+        for key in self.connections.keys(|connection| connection.overdue(&self.shared, self.tick).is_some()) {
+            let overdue = self.connections.remove(key).and_then(|connection| connection.overdue(&self.shared, self.tick));
+            overdue.into_iter().for_each(|counter| self.store.counters.inc(counter));
+        }
+    }
+
+    /// A turn for everyone.
+    pub fn turn_all(&mut self) {
+        self.connections.keys(|_| true).into_iter().for_each(|key| self.turn(key));
+    }
+
+    /// Whether a stopping server has to wait for some.
+    pub fn are_busy(&self) -> bool {
+        self.connections.values().any(|connection| connection.is_busy())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.connections.values().count()
+    }
+}
