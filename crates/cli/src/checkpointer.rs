@@ -76,7 +76,7 @@ fn work(args: &CheckpointerArgs) -> Result<Outcome> {
     };
     let owner = checkpointer.owner();
     if !args.json {
-        report::print(&format!("ready: {}, open in process {owner}\n", report::path(&args.pool)))?;
+        report::line(format_args!("ready: {}, open in process {owner}", report::path(&args.pool)))?;
     }
     let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
     let mut done = Done::default();

@@ -35,7 +35,7 @@ pub struct ManArgs {
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "towa", &mut text);
-    report::print(&String::from_utf8(text).context("completions are text")?)
+    report::verbatim(&String::from_utf8(text).context("completions are text")?)
 }
 
 /// `towa man`.

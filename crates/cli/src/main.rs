@@ -31,6 +31,7 @@ mod verify;
 mod vm;
 mod xip;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -67,5 +68,10 @@ fn start_logging(verbosity: u8) {
         2 => "debug",
         _ => "trace",
     };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).format_target(false).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
+        .format(|out, record| {
+            let text = record.args().to_string();
+            writeln!(out, "[{} {:<5}] {}", out.timestamp(), record.level(), report::plain(&text))
+        })
+        .init();
 }

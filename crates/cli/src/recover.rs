@@ -113,6 +113,6 @@ fn print(outcome: &Outcome) -> Result<()> {
     if outcome.dropped_incomplete {
         text += "; dropped one epoch that was never acknowledged";
     }
-    text += &format!("; closed cleanly after {} in all\n", micros(outcome.total_us));
-    report::print(&text)
+    text += &format!("; closed cleanly after {} in all", micros(outcome.total_us));
+    report::line(&text)
 }

@@ -1,6 +1,11 @@
 //! What is printed: JSON for programs, aligned lines and readable units for people.
+//!
+//! What must always hold: pools, stores, checkpoints, servers and traced programs may say anything, and none of it steers a terminal
+//! or looks like a line of ours. All output goes through here: [`line`], [`Lines`] and [`say`] print each text they are given as one
+//! line; [`print`], for texts that are laid out already, lets nothing but line ends through; JSON has escapes of its own.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,19 +18,42 @@ use crate::failure;
 
 /// Prints `value` as JSON, on several lines.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).context("making JSON")?;
-    print(&format!("{text}\n"))
+    verbatim(&format!("{}\n", plain_json(&serde_json::to_string_pretty(value).context("making JSON")?)))
 }
 
-/// `path` as text on one line that tells every path from every other: control characters, backslashes and bytes that are no text
-/// are written as escapes.
+/// Prints `value` as JSON, on one line.
+pub fn json_line(value: &impl Serialize) -> Result<()> {
+    verbatim(&format!("{}\n", plain_json(&serde_json::to_string(value).context("making JSON")?)))
+}
+
+/// JSON text in which hidden characters are escapes. All of them are parts of strings: outside of these JSON has none but line ends.
+fn plain_json(json: &str) -> Cow<'_, str> {
+    let hidden = |c: char| c != '\n' && is_hidden(c);
+    if !json.contains(hidden) {
+        return json.into();
+    }
+    let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+    json.chars().map(|c| if hidden(c) { escape(c) } else { c.to_string() }).collect::<String>().into()
+}
+
+/// Whether a character does something else than to show itself: controls, ends of lines and paragraphs, marks that turn the direction
+/// of the text around them, and what has no width.
+fn is_hidden(c: char) -> bool {
+    let has_no_width =
+        matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    let turns = matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}');
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || has_no_width || turns
+}
+
+/// `path` as text on one line that tells every path from every other: hidden characters, backslashes and bytes that are no text are
+/// written as escapes.
 pub fn path(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => text.push_str("\\\\"),
-                c if c.is_control() => text.extend(c.escape_default()),
+                c if is_hidden(c) => text.extend(c.escape_default()),
                 c => text.push(c),
             }
         }
@@ -36,10 +64,20 @@ pub fn path(path: &Path) -> String {
 
 /// `text` without what would end a line or steer a terminal.
 pub fn plain(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
+    plain_but(text, |_| false)
+}
+
+/// [`plain`], of a text that is laid out on several lines.
+pub fn plain_lines(text: &str) -> Cow<'_, str> {
+    plain_but(text, |c| c == '\n')
+}
+
+fn plain_but(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let hidden = |c: char| is_hidden(c) && !kept(c);
+    if !text.contains(hidden) {
         return text.into();
     }
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if hidden(c) { c.escape_default().to_string() } else { c.to_string() }).collect::<String>().into()
 }
 
 /// What a failure is in JSON. `about` names what was to be looked at.
@@ -60,29 +98,42 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "towa: {}", plain(text));
 }
 
-/// Prints `text` at once.
+/// Prints `text` as one line.
+pub fn line(text: impl Display) -> Result<()> {
+    verbatim(&format!("{}\n", plain(&text.to_string())))
+}
+
+/// Prints a text that is laid out already, at once. What it quotes must have been made [`plain`], so that no line is forged.
 pub fn print(text: &str) -> Result<()> {
+    verbatim(&plain_lines(text))
+}
+
+/// Prints a text that is for another program, as it is.
+pub fn verbatim(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing to standard output")
 }
 
-/// Lines of a name and a value, the values aligned.
+/// Lines, some of a name and a value, with the values aligned.
 #[derive(Debug, Default)]
 pub struct Lines(String);
 
 impl Lines {
     /// A heading on a line of its own.
     pub fn heading(&mut self, text: &str) {
-        self.0.push_str(text);
+        self.row(text);
+    }
+
+    /// A line without a name.
+    pub fn row(&mut self, text: impl Display) {
+        self.0.push_str(&plain(&text.to_string()));
         self.0.push('\n');
     }
 
-    /// A name and its value; a value on several lines stays aligned.
-    pub fn line(&mut self, name: &str, value: impl std::fmt::Display) {
-        for (index, part) in value.to_string().lines().enumerate() {
-            let name = if index == 0 { name } else { "" };
-            self.0.push_str(format!("  {name:<13} {part}\n").as_str());
-        }
+    /// A name and its value.
+    pub fn line(&mut self, name: &str, value: impl Display) {
+        let value = value.to_string();
+        self.row(format_args!("  {name:<13} {value}"));
     }
 
     /// Prints everything.
@@ -144,6 +195,24 @@ mod tests {
         assert_eq!(said(b"/pl\xc3\xa4in/pool 1"), "/pl\u{e4}in/pool 1");
         assert_eq!(said(b"a\nEND\x1b[2J\xff\\"), "a\\nEND\\u{1b}[2J\\xff\\\\");
         assert_eq!(plain("STAT a\u{1b}[2J"), "STAT a\\u{1b}[2J");
+        assert_eq!(said("a\u{202e}b\u{200b}\u{9b}1m".as_bytes()), "a\\u{202e}b\\u{200b}\\u{9b}1m");
+    }
+
+    #[test]
+    fn what_is_quoted_is_no_line_of_ours() {
+        let mut lines = Lines::default();
+        lines.heading("name\nother: sound");
+        lines.line("roots", "a\r\n  roots         b\u{2028}c\u{7f}");
+        assert_eq!(lines.0, "name\\nother: sound\n  roots         a\\r\\n  roots         b\\u{2028}c\\u{7f}\n");
+        assert_eq!(plain_lines("one\ntwo\r\u{85}"), "one\ntwo\\r\\u{85}");
+    }
+
+    #[test]
+    fn json_says_the_same_in_escapes() {
+        let text = "\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}\n\u{e4}\\\"";
+        let printed = plain_json(&serde_json::to_string(text).unwrap()).into_owned();
+        assert_eq!(printed, "\"\\u001b\\u007f\\u009b\\u202e\\udb40\\udc41\\n\u{e4}\\\\\\\"\"");
+        assert_eq!(serde_json::from_str::<String>(&printed).unwrap(), text);
     }
 
     #[test]

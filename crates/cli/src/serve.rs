@@ -163,6 +163,6 @@ fn tell_ready(args: &ServeArgs, pool: &Pool, handle: &Handle, dir: Option<&Path>
         }
     };
     // Nobody may be reading; that is no reason not to serve.
-    let _ = report::print(&format!("ready: {}, {promise}\n", report::path(&address)));
+    let _ = report::line(format_args!("ready: {}, {promise}", report::path(&address)));
     note
 }

@@ -73,7 +73,7 @@ pub fn run(args: &StatsArgs) -> Result<()> {
     if args.watch.is_some() {
         // One object a line, the last one too.
         if let (true, Err(error)) = (args.json, &done) {
-            report::print(&format!("{}\n", report::problem(("target", report::path(&args.target)), error)))?;
+            report::json_line(&report::problem(("target", report::path(&args.target)), error))?;
         }
         return done;
     }
@@ -148,13 +148,16 @@ fn print(figures: &Figures, address: &Address) -> Result<()> {
         let width = map.keys().map(String::len).max().unwrap_or(0);
         for (name, value) in map {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            lines.line(&format!("{:<width$}", report::plain(name)), report::plain(&value));
+            lines.line(&format!("{name:<width$}"), value);
         }
     };
     section(&format!("server {address}"), &figures.server);
     match &figures.towa {
         Some(towa) => section("durability", towa),
-        None => lines.heading("durability\n  none: this server keeps nothing"),
+        None => {
+            lines.heading("durability");
+            lines.row("  none: this server keeps nothing");
+        }
     }
     lines.print()
 }

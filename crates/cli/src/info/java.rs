@@ -6,7 +6,7 @@ use anyhow::{Error, Result};
 use serde::Serialize;
 use towa_java_pool::{Description, Durability, Pool};
 
-use crate::report::{Lines, bytes, plain, utc};
+use crate::report::{Lines, bytes, utc};
 
 /// The facts of a pool of the Java door.
 #[derive(Debug, Serialize)]
@@ -63,6 +63,6 @@ pub fn print(lines: &mut Lines, pool: &JavaPool) {
     }
     for (number, root) in it.roots.iter().enumerate() {
         let null = if root.is_null { ", null" } else { "" };
-        lines.line(if number == 0 { "roots" } else { "" }, format!("{}: {}{null}", plain(&root.name), plain(&root.kind)));
+        lines.line(if number == 0 { "roots" } else { "" }, format!("{}: {}{null}", root.name, root.kind));
     }
 }

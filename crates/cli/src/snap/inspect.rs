@@ -10,7 +10,7 @@ use towa_snap::state::region::Backing;
 use towa_snap::store::Store;
 
 use super::Place;
-use crate::report::{self, bytes};
+use crate::report::{self, Lines, bytes};
 
 /// Show what a checkpoint holds: the program, its threads, memory, descriptors.
 #[derive(Debug, Args)]
@@ -35,33 +35,30 @@ pub fn inspect(args: &InspectArgs) -> Result<()> {
         return report::json(&state);
     }
     let process = &state.process;
-    let mut text = format!(
-        "checkpoint {}\nprocess {}: {}\nin {}\non {}\n\nthreads\n",
-        checkpoint.number(),
-        process.pid,
-        report::plain(&process.arguments.join(" ")),
-        report::path(&process.directory),
-        state.kernel
-    );
+    let mut lines = Lines::default();
+    lines.row(format_args!("checkpoint {}", checkpoint.number()));
+    lines.row(format_args!("process {}: {}", process.pid, process.arguments.join(" ")));
+    lines.row(format_args!("in {}", report::path(&process.directory)));
+    lines.row(format_args!("on {}", state.kernel));
+    lines.heading("");
+    lines.heading("threads");
     for thread in &state.threads {
-        text += &format!("  {:>7}  {}\n", thread.tid, report::plain(&thread.name));
+        lines.row(format_args!("  {:>7}  {}", thread.tid, thread.name));
     }
-    text += "\ndescriptors\n";
+    lines.heading("");
+    lines.heading("descriptors");
     for descriptor in &state.descriptors.table {
-        text += &format!("  {:>5}  {}\n", descriptor.fd, file(&state.descriptors.files[descriptor.file].kind));
+        lines.row(format_args!("  {:>5}  {}", descriptor.fd, file(&state.descriptors.files[descriptor.file].kind)));
     }
-    text += "\nmemory\n";
+    lines.heading("");
+    lines.heading("memory");
     for region in &state.regions {
         let content: u64 = checkpoint.runs(region.pages.clone()).map(|run| (run.pages.end - run.pages.start) * 4096).sum();
-        text += &format!(
-            "  {:>12x}  {:>10}  kept {:>10}  {}\n",
-            region.start(),
-            bytes(region.len()),
-            bytes(content),
-            backing(&region.backing)
-        );
+        let [len, content] = [region.len(), content].map(bytes);
+        let what = backing(&region.backing);
+        lines.row(format_args!("  {:>12x}  {len:>10}  kept {content:>10}  {what}", region.start()));
     }
-    report::print(&text)
+    lines.print()
 }
 
 /// An open file, in words.
@@ -70,8 +67,8 @@ fn file(kind: &Kind) -> String {
     match kind {
         Kind::Regular { path, position, locks, .. } if locks.is_empty() => at(path, *position),
         Kind::Regular { path, position, .. } => format!("{}, locked", at(path, *position)),
-        Kind::Nameless { name, memfd: true, position, .. } => format!("memfd {}, at {position}, kept", report::plain(name)),
-        Kind::Nameless { name, position, .. } => format!("{} (removed), at {position}, kept", report::plain(name)),
+        Kind::Nameless { name, memfd: true, position, .. } => format!("memfd {}, at {position}, kept", name),
+        Kind::Nameless { name, position, .. } => format!("{} (removed), at {position}, kept", name),
         Kind::Directory { path, .. } => format!("directory {}", report::path(path)),
         Kind::Own { path, .. } => format!("/proc/self/{}", report::path(path)),
         Kind::Device { path } => report::path(path),
@@ -93,7 +90,7 @@ fn file(kind: &Kind) -> String {
 fn backing(backing: &Backing) -> String {
     match backing {
         Backing::Anonymous { name } if name.is_empty() => "memory".into(),
-        Backing::Anonymous { name } => format!("memory, {}", report::plain(name)),
+        Backing::Anonymous { name } => format!("memory, {}", name),
         Backing::SharedAnonymous { inode, offset } => format!("shared memory {inode}, from {offset:x}"),
         Backing::File { path, offset, .. } => format!("{}, from {offset:x}", report::path(path)),
         Backing::Pool { offset } => format!("the pool, from {offset:x}"),

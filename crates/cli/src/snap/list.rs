@@ -11,7 +11,7 @@ use towa_snap::store::{Store, Summary, Which};
 
 use super::Place;
 use crate::progress::Progress;
-use crate::report::{self, bytes};
+use crate::report::{self, Lines, bytes};
 
 /// List checkpoints.
 #[derive(Debug, Args)]
@@ -101,10 +101,14 @@ pub fn list(args: &ListArgs) -> Result<()> {
     if args.json {
         return report::json(&lines);
     }
-    let mut text = format!(
-        "{:>6}  {:>10}  {:>10}  {:>10}  {:>8}  {:>7}  {}\n",
+    if lines.is_empty() {
+        return report::line("no checkpoint yet");
+    }
+    let mut table = Lines::default();
+    table.row(format_args!(
+        "{:>6}  {:>10}  {:>10}  {:>10}  {:>8}  {:>7}  {}",
         "number", "memory", "own", "shared", "age", "process", "program"
-    );
+    ));
     for line in &lines {
         let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_millis());
         let age = line.taken_unix_ms.map_or("?".into(), |taken| age(now.saturating_sub(taken) / 1000));
@@ -117,12 +121,10 @@ pub fn list(args: &ListArgs) -> Result<()> {
         let process = line.process.map_or("?".into(), |pid| pid.to_string());
         // Enough to know it by.
         let program: String = report::plain(line.program.as_deref().unwrap_or("")).chars().take(60).collect();
-        text += &format!("{:>6}  {memory:>10}  {own:>10}  {shared:>10}  {age:>8}  {process:>7}  {note}{program}\n", line.number);
+        let number = line.number;
+        table.row(format_args!("{number:>6}  {memory:>10}  {own:>10}  {shared:>10}  {age:>8}  {process:>7}  {note}{program}"));
     }
-    if lines.is_empty() {
-        text = "no checkpoint yet\n".into();
-    }
-    report::print(&text)
+    table.print()
 }
 
 /// `42 s`, `7 min`, `3 h`, `12 d`
@@ -143,9 +145,9 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         return report::json(&Removed { removed, left });
     }
     let words = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-    report::print(&match removed.is_empty() {
-        true => "nothing to remove\n".to_owned(),
-        false => format!("removed {}; left {}\n", words(&removed), if left.is_empty() { "none".into() } else { words(&left) }),
+    report::line(match removed.is_empty() {
+        true => "nothing to remove".to_owned(),
+        false => format!("removed {}; left {}", words(&removed), if left.is_empty() { "none".into() } else { words(&left) }),
     })
 }
 
@@ -183,7 +185,7 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         0 => String::new(),
         cloned => format!(", of which {} were cloned and have no checksums: they can be read", bytes(cloned)),
     };
-    report::print(&format!("checkpoint {}: sound, {}{but}\n", verified.checkpoint, bytes(verified.bytes)))
+    report::line(format_args!("checkpoint {}: sound, {}{but}", verified.checkpoint, bytes(verified.bytes)))
 }
 
 #[derive(Serialize)]

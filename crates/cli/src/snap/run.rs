@@ -146,7 +146,7 @@ pub fn take(args: &TakeArgs) -> Result<()> {
     // SAFETY: it asks for a number.
     let pid = args.pid.unwrap_or_else(|| unsafe { libc::getppid() });
     let report = report::bad_news(args.json, ("process", pid.to_string()), try_take(args, pid))?;
-    if args.json { report::json(&report) } else { report::print(&format!("{}\n", report.line())) }
+    if args.json { report::json(&report) } else { report::line(report.line()) }
 }
 
 fn try_take(args: &TakeArgs, pid: i32) -> Result<Report> {

@@ -22,7 +22,7 @@ pub fn watch(connection: &mut Connection, first: Figures, period: Duration, as_j
         if as_json {
             let mut value = now.0.json();
             value["seconds"] = json!(seconds);
-            report::print(&format!("{value}\n"))?;
+            report::json_line(&value)?;
         } else {
             let row = Row::between(&before.0, &now.0, seconds).text(row % PAGE == 0);
             report::print(&row)?;

@@ -9,7 +9,7 @@ use towa_java_pool::{CommitLog, CommitState, Durability, Pool, Report};
 use super::VerifyArgs;
 use crate::failure;
 use crate::progress::Progress;
-use crate::report::{self, Lines, bytes, plain};
+use crate::report::{self, Lines, bytes};
 
 /// Classes that are listed for people.
 const CLASSES_SHOWN: usize = 20;
@@ -106,7 +106,7 @@ fn print(args: &VerifyArgs, report: &Report, log: Option<&CommitLog>, sound: boo
         lines.line("commit log", explain(log));
     }
     lines.line("space", format!("{}, {} ever used", bytes(it.capacity), bytes(it.used)));
-    let roots = it.roots.iter().map(|root| plain(&root.name)).collect::<Vec<_>>().join(", ");
+    let roots = it.roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
     lines.line("roots", if roots.is_empty() { "none".into() } else { roots });
     lines.line(
         "live",
@@ -119,14 +119,14 @@ fn print(args: &VerifyArgs, report: &Report, log: Option<&CommitLog>, sound: boo
         ),
     );
     for class in report.by_class.iter().take(CLASSES_SHOWN) {
-        lines.line("", format!("{:>12} {:>10}  {}", class.replicas, bytes(class.bytes), plain(&class.name)));
+        lines.line("", format!("{:>12} {:>10}  {}", class.replicas, bytes(class.bytes), class.name));
     }
     if let Some(others) = report.by_class.get(CLASSES_SHOWN..).filter(|others| !others.is_empty()) {
         let (replicas, size) = others.iter().fold((0, 0), |(n, size), class| (n + class.replicas, size + class.bytes));
         lines.line("", format!("{replicas:>12} {:>10}  of {} other classes", bytes(size), others.len()));
     }
     for problem in &report.problems {
-        lines.line("problem", format!("at {:#x}: {}", problem.at, plain(&problem.what)));
+        lines.line("problem", format!("at {:#x}: {}", problem.at, problem.what));
     }
     let told = report.problems.len() as u64;
     if report.problems_found > told {

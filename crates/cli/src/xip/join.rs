@@ -111,11 +111,11 @@ pub fn gc(args: &GcArgs) -> Result<()> {
     }
     let would = if args.dry_run { "would be " } else { "" };
     for path in &done.forgotten {
-        report::print(&format!("{}: split no more\n", report::path(path)))?;
+        report::line(format_args!("{}: split no more", report::path(path)))?;
     }
     for path in &done.kept {
-        report::print(&format!("{}: its directory is not there; its text is kept\n", report::path(path)))?;
+        report::line(format_args!("{}: its directory is not there; its text is kept", report::path(path)))?;
     }
     let total: u64 = done.texts.iter().map(|text| text.bytes).sum();
-    report::print(&format!("{} texts {would}removed, {}\n", done.texts.len(), bytes(total)))
+    report::line(format_args!("{} texts {would}removed, {}", done.texts.len(), bytes(total)))
 }

@@ -69,7 +69,7 @@ fn describe(lines: &mut Lines, stat: &Stat) {
     let Some(text) = &stat.text else { return };
     lines.line("text", report::path(&text.path));
     match &text.problem {
-        Some(problem) => lines.line("", report::plain(problem)),
+        Some(problem) => lines.line("", problem),
         None => {
             let sealed = if text.sealed { ", immutable" } else { "" };
             lines.line(
@@ -108,17 +108,17 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         report::json(&found)?;
     } else {
         for problem in &found.problems {
-            report::print(&format!("{}: {}\n", report::path(&problem.path), report::plain(&problem.what)))?;
+            report::line(format_args!("{}: {}", report::path(&problem.path), problem.what))?;
         }
         let towa_xip::verify::Verified { programs, libraries, texts, .. } = &found;
-        report::print(&format!(
-            "{programs} programs and {libraries} libraries are sound; {texts} texts, {}\n",
+        report::line(format_args!(
+            "{programs} programs and {libraries} libraries are sound; {texts} texts, {}",
             bytes(found.bytes)
         ))?;
         for (paths, what) in
             [(&found.stale, "split no more (`towa xip gc`)"), (&found.unseen, "not looked at: its directory is not there")]
         {
-            paths.iter().try_for_each(|path| report::print(&format!("{}: {what}\n", report::path(path))))?;
+            paths.iter().try_for_each(|path| report::line(format_args!("{}: {what}", report::path(path))))?;
         }
     }
     match found.problems.len() {
