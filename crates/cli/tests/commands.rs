@@ -16,6 +16,8 @@ mod serving;
 mod snap;
 #[path = "commands/stats.rs"]
 mod stats;
+#[path = "commands/untrusted.rs"]
+mod untrusted;
 #[path = "commands/xip.rs"]
 mod xip;
 

@@ -1,10 +1,11 @@
 //! Sockets to listen on, and descriptors for those who come.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
@@ -126,14 +127,43 @@ fn bind_unix(path: &PathBuf, mode: u32) -> Result<Listener> {
         if !old.file_type().is_socket() {
             return Err(Error::Config(format!("{name} is there and is no socket; remove it, or give -s another path")));
         }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(Error::Config(format!("another server listens on {name}; stop it, or give -s another path")));
+        // Only a refusal says that nothing listens: a socket of another type, or one that this user may not use, is somebody's.
+        match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Ok(_) => return Err(Error::Config(format!("another server listens on {name}; stop it, or give -s another path"))),
+            Err(error) => {
+                let what = format!("{name} is a socket that something else may use ({error}); remove it, or give -s another path");
+                return Err(Error::Config(what));
+            }
         }
         std::fs::remove_file(path).map_err(io(format!("remove the stale socket {name}")))?;
     }
-    let listener = UnixListener::bind(path).map_err(io(format!("listen on {name}")))?;
+    let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
+    // The umask may have taken bits away that were asked for.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(io(format!("set the permissions of {name}")))?;
     Ok(Listener::Unix(listener, path.clone()))
+}
+
+/// Makes the socket with permissions `mode`, less the umask, from the first moment on: the kernel gives the file those of the descriptor
+/// that is bound. Permissions that are set on the file later leave a moment in which others can connect, and stay connected.
+fn listen_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let address = std::os::unix::net::SocketAddr::from_pathname(path)?;
+    let checked = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    let mut name = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    let bytes = address.as_pathname().unwrap_or(path).as_os_str().as_bytes();
+    name.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the descriptor is new and owned from here on; `name` is a whole address, NUL-terminated (`from_pathname` refuses longer
+    // ones), and lives through the call.
+    let socket = unsafe {
+        let socket = OwnedFd::from_raw_fd(checked(libc::socket(libc::AF_UNIX, kind, 0))?);
+        checked(libc::fchmod(socket.as_raw_fd(), mode as libc::mode_t))?;
+        let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        checked(libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len))?;
+        checked(libc::listen(socket.as_raw_fd(), 1))?;
+        socket
+    };
+    Ok(UnixListener::from_std(socket.into()))
 }
 
 /// Raises the limit of open files, so that `connections` clients fit beside the server's own files.
@@ -156,4 +186,41 @@ pub fn raise_descriptor_limit(connections: usize) {
         "{connections} connections (-c) need {wanted} open files, the system allows {}; raise the limit (ulimit -n) or lower -c",
         limit.rlim_max
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_has_its_permissions_from_the_first_moment_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        for wanted in [0o700, 0o600, 0o000] {
+            let path = dir.path().join(format!("{wanted:o}"));
+            // Not yet set on the file.
+            let listener = listen_at(&path, wanted).unwrap();
+            assert_eq!(mode(&path), wanted);
+            drop(listener);
+        }
+        let path = dir.path().join("open");
+        let listener = bind_unix(&path, 0o777).unwrap();
+        assert_eq!(mode(&path), 0o777, "the umask takes nothing away");
+        drop(listener);
+        assert!(listen_at(&dir.path().join("x".repeat(200)), 0o700).is_err());
+    }
+
+    #[test]
+    fn a_socket_that_something_else_uses_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let datagram = UnixDatagram::bind(&path).unwrap();
+        assert!(bind_unix(&path, 0o700).err().is_some_and(|error| error.to_string().contains("give -s another path")));
+        assert!(path.exists());
+        drop((datagram, std::fs::remove_file(&path)));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(bind_unix(&path, 0o700).is_ok(), "a stale socket is replaced");
+    }
 }
