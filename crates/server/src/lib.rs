@@ -35,6 +35,7 @@ mod counters;
 mod error;
 mod net;
 pub mod protocol;
+mod receiving;
 mod run;
 mod server;
 mod store;

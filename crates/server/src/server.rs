@@ -15,6 +15,7 @@ use crate::counters::{Counters, Sums};
 use crate::error::Result;
 use crate::net::{self, Barrier, Listeners, Mailbox};
 use crate::protocol::Limits;
+use crate::receiving::Receiving;
 use crate::store::{Store, Upkeep, Worker};
 
 /// The memcached version whose protocol is spoken, and the server's own.
@@ -80,6 +81,7 @@ pub struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) limits: Limits,
+    pub(crate) receiving: Arc<Receiving>,
     pub(crate) config: Config,
     pub(crate) shutdown: Shutdown,
     pub(crate) barrier: Barrier,
@@ -103,6 +105,7 @@ impl Shared {
         Ok(Shared {
             store: Arc::new(store),
             clock,
+            receiving: Receiving::new(limit, config.item_size_max),
             limits: Limits { item_size_max: config.item_size_max, ..Limits::default() },
             shutdown: Shutdown::default(),
             barrier: Barrier::default(),

@@ -2,7 +2,8 @@
 
 use super::{NO_MEMORY, failure, line, storing, text};
 use crate::counters::Counter;
-use crate::protocol::{self, Request, Step, parse};
+use crate::protocol::{self, Limits, Request, Step, parse};
+use crate::receiving::Share;
 use crate::server::Shared;
 use crate::store::{Store, Worker};
 
@@ -10,6 +11,8 @@ use crate::store::{Store, Worker};
 pub const OUTPUT_HIGH: usize = 256 * 1024;
 /// First byte of memcached's binary protocol, which is not offered.
 const BINARY_MAGIC: u8 = 0x80;
+/// What a value is parsed by that there is no room to receive.
+const NOTHING_FITS: Limits = Limits { item_size_max: 0, multiget_max: 0 };
 
 /// Why a session stopped taking input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct Session {
     retrieval: Option<Retrieval>,
     /// Newest epoch this connection wrote in.
     written: u64,
+    /// Its part of the memory for large values that are arriving.
+    share: Share,
 }
 
 impl Session {
@@ -83,8 +88,27 @@ impl Session {
                 }
                 _ => self.started = true,
             }
-            match parse(rest, &shared.limits) {
-                Step::Incomplete(need) => break Progress::More(need),
+            let step = parse(rest, &shared.limits);
+            if !matches!(step, Step::Incomplete(_)) {
+                self.share.release();
+            }
+            match step {
+                Step::Incomplete(need) => {
+                    let there = rest.len() as u64;
+                    if self.share.hold(&shared.receiving, there, there + need as u64) {
+                        break Progress::More(need);
+                    }
+                    // Refused as a value beyond `-I` is, but for the reason: answered at once, and skipped as it comes.
+                    let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(rest, &NOTHING_FITS)
+                    else {
+                        // A retrieval's long line, which has a limit of its own.
+                        break Progress::More(need);
+                    };
+                    self.share.release();
+                    self.swallow = swallow;
+                    storing::too_large(shared, worker, &request, false, out);
+                    done += used;
+                }
                 Step::Close => break Progress::Close,
                 Step::Reply { used, swallow, line: reply, quiet } => {
                     if !quiet {
@@ -140,7 +164,7 @@ impl Session {
         match request {
             Request::TooLarge { swallow, .. } => {
                 self.swallow = swallow;
-                storing::too_large(shared, worker, &request, out);
+                storing::too_large(shared, worker, &request, true, out);
             }
             Request::Quit => return Some(Progress::Close),
             Request::Shutdown { .. } if !shared.config.shutdown_command => line(out, b"ERROR: shutdown not enabled"),

@@ -3,6 +3,7 @@
 //! What must always hold: whether a request may store is decided under the stripe's lock, before the transaction begins; a request
 //! that is refused or fails changes nothing - but for `set` without room, which takes the old value with it.
 
+use super::NO_MEMORY;
 use super::text::{look_up, say, say_failure};
 use crate::counters::Counter;
 use crate::protocol::meta::decode_key;
@@ -188,13 +189,13 @@ fn drop_present(store: &Store, worker: &mut Worker, key: &[u8]) {
     }
 }
 
-/// A value beyond `-I`.
-pub(super) fn too_large(shared: &Shared, worker: &mut Worker, request: &Request<'_>, out: &mut Vec<u8>) {
+/// A value beyond `-I`, or one that there is no room to receive.
+pub(super) fn too_large(shared: &Shared, worker: &mut Worker, request: &Request<'_>, is_room: bool, out: &mut Vec<u8>) {
     let Request::TooLarge { key, binary, unlink, noreply, .. } = *request else { return };
-    worker.counters.inc(Counter::StoreTooLarge);
+    worker.counters.inc(if is_room { Counter::StoreTooLarge } else { Counter::StoreNoMemory });
     if unlink {
         let mut scratch = [0; KEY_MAX];
         drop_present(&shared.store, worker, decode_key(key, binary, &mut scratch));
     }
-    say(out, noreply, b"SERVER_ERROR object too large for cache");
+    say(out, noreply, if is_room { b"SERVER_ERROR object too large for cache" } else { NO_MEMORY });
 }

@@ -177,8 +177,9 @@ impl<S: Transport> Connection<S> {
 
     fn after_feed(&mut self, progress: Progress, done: usize, received: usize, tick: u32) {
         self.unfed = !matches!(progress, Progress::More(_));
-        if self.input.is_empty() && self.input.capacity() > KEEP {
-            self.input = Vec::new();
+        // Also where a little of the next request came with a large value.
+        if self.input.len() < self.input.capacity() / 4 && self.input.capacity() > KEEP {
+            self.input.shrink_to_fit();
         }
         let moved_on = done > 0 && !self.session.is_swallowing();
         if moved_on {

@@ -291,3 +291,48 @@ pub fn request(name: &str, kind: u8, size: usize) -> Vec<u8> {
     };
     text.into_bytes()
 }
+
+/// Connections that `run` has at a time.
+const CONNECTIONS: usize = 4;
+
+/// Runs steps of three bytes: which connection, what it does, and how much of it. Connections that are broken are replaced by new ones.
+/// In the end each that was not has got all that it gets alone.
+pub fn run(crowd: &mut Crowd, steps: &[u8]) {
+    let mut lives = [(); CONNECTIONS].map(|()| Some(crowd.connect()));
+    for step in steps.chunks_exact(3) {
+        let place = &mut lives[step[0] as usize % CONNECTIONS];
+        let life = *place.get_or_insert_with(|| crowd.connect());
+        let much = usize::from(step[2]) * usize::from(step[2]) / 8;
+        match step[1] {
+            kind @ 0..128 => crowd.send(life, &request(&crowd.name(life), kind, much)),
+            // A request in two pieces.
+            kind @ 128..160 => {
+                let bytes = request(&crowd.name(life), kind, 50);
+                let (head, tail) = bytes.split_at(usize::from(step[2]) * bytes.len() / 256);
+                crowd.say(life, head);
+                crowd.send(life, tail);
+            }
+            160..176 => crowd.set_room(life, much),
+            176..192 => crowd.set_room(life, usize::MAX),
+            192..208 => crowd.break_reading(life, much),
+            208..224 => crowd.break_writing(life, much),
+            224..228 => crowd.send(life, b"debugtime panic\r\n"),
+            228..232 => crowd.close(life),
+            _ => crowd.serve(life),
+        }
+        if (192..232).contains(&step[1]) {
+            crowd.serve(life);
+            crowd.compare(life);
+            *place = None;
+        } else if step[0] & 128 != 0 {
+            crowd.serve(life);
+            crowd.compare(life);
+        }
+    }
+    for life in lives.into_iter().flatten() {
+        crowd.set_room(life, usize::MAX);
+        crowd.serve(life);
+        crowd.compare_all(life);
+    }
+    crowd.forget_from(0);
+}

@@ -3,10 +3,12 @@
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use towa_epoch::{Options, Pool};
 use towa_server::Config;
 
-use crate::crowd::{Crowd, request};
+use crate::crowd::{Crowd, request, run};
 use crate::peers::{Client, Running, config};
 
 /// One of each kind of request, but those that would make the tests long.
@@ -101,6 +103,17 @@ fn a_connection_may_break_at_every_byte_of_every_exchange() {
                 crowd.forget_from(3);
             }
         }
+    }
+}
+
+#[test]
+fn whatever_several_connections_do_each_gets_what_it_gets_alone() {
+    let seed = std::env::var("TOWA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| StdRng::from_os_rng().random());
+    println!("TOWA_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _ in 0..40 {
+        let steps: Vec<u8> = (0..900).map(|_| random.random()).collect();
+        run(&mut Crowd::new(), &steps);
     }
 }
 
