@@ -14,6 +14,7 @@ use towa_heap::alloc::Marker;
 
 use crate::error::{Error, Result};
 use crate::thread::Core;
+use crate::tx::RootChange;
 use crate::view::{Addr, View, WORD};
 
 /// Bytes at the start of a range that may be a header: what an undo restores.
@@ -59,7 +60,10 @@ impl Core {
         self.begin_journal();
         let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
         let block = self.engine.heap.allocator().alloc(&mut self.cache, &notes, size.max(1));
-        let block = block.map_err(|e| Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len })?;
+        let block = block.map_err(|e| {
+            self.lacks_space = true;
+            Error::OutOfSpace { wanted: e.wanted, heap_len: e.heap_len }
+        })?;
         let at = block.as_ptr().addr() as u64;
         let logged = (logged.min(size) as u64).next_multiple_of(WORD);
         self.fresh.push((at, logged));
@@ -71,9 +75,8 @@ impl Core {
         Ok(at)
     }
 
-    /// Frees a block when the transaction takes effect.
+    /// Frees a live block when the transaction takes effect.
     pub(crate) fn free(&mut self, at: Addr) -> Result<()> {
-        self.check_live(at)?;
         if self.frees.contains(&at) {
             return Err(Error::Usage(format!("the block at {at:#x} is freed twice in one transaction")));
         }
@@ -81,15 +84,15 @@ impl Core {
         Ok(())
     }
 
-    fn check_live(&self, at: Addr) -> Result<()> {
-        match self.engine.heap.allocator().block_of(at as usize) {
-            Some(block) if block.live && block.start as u64 == at => Ok(()),
-            _ => Err(Error::Usage(format!("there is no live block at {at:#x} to free"))),
-        }
+    /// Whether a live block begins at `at`. Headers of blocks are not in the read set: see [`decide`](Self::decide).
+    pub(crate) fn is_live(&self, at: Addr) -> bool {
+        let block = self.engine.heap.allocator().block_of(at as usize);
+        block.is_some_and(|block| block.live && block.start as u64 == at)
     }
 
     fn begin_journal(&mut self) {
         if !std::mem::replace(&mut self.allocating, true) {
+            self.engine.turn_journal(self.lane);
             self.cache.begin_undoable();
         }
     }
@@ -98,7 +101,9 @@ impl Core {
     pub(crate) fn change_tables(&mut self) -> Result<()> {
         let from = self.ranges.len();
         for at in std::mem::take(&mut self.frees) {
-            self.check_live(at)?;
+            if !self.is_live(at) {
+                return Err(no_live_block(at));
+            }
             self.begin_journal();
             let block = NonNull::new(std::ptr::with_exposed_provenance_mut(at as usize)).expect("a live block");
             let notes = Notes { view: self.view, ranges: RefCell::new(&mut self.ranges), undo: RefCell::new(&mut self.undo) };
@@ -106,7 +111,23 @@ impl Core {
             // do no more than read and write words of the heap, atomically.
             unsafe { self.engine.heap.allocator().free(&mut self.cache, &notes, block) };
         }
-        for (name, root, is_new) in &self.roots {
+        if !self.roots.is_empty() {
+            self.change_roots()?;
+        }
+        self.note_ranges_from(from);
+        if self.allocating {
+            self.note_frontier();
+        }
+        Ok(())
+    }
+
+    fn change_roots(&mut self) -> Result<()> {
+        // What is held stays so until the roots are set.
+        let held = self.engine.held.lock();
+        for RootChange { name, root, is_new, by_holder } in &self.roots {
+            if !by_holder {
+                held.refuse(name)?;
+            }
             if *is_new && self.engine.heap.roots().get(name).is_some() {
                 return Err(Error::RootExists { pool: self.engine.heap.location(), name: name.clone() });
             }
@@ -115,10 +136,6 @@ impl Core {
             let set = unsafe { self.engine.heap.roots().set(1, name, *root, |addr, len| notes.note(addr, len)) };
             self.roots_changed = true;
             set.map_err(Error::Usage)?;
-        }
-        self.note_ranges_from(from);
-        if self.allocating {
-            self.note_frontier();
         }
         Ok(())
     }
@@ -152,6 +169,7 @@ impl Core {
         self.roots_changed = false;
         if std::mem::take(&mut self.allocating) {
             self.engine.heap.allocator().commit(&mut self.cache);
+            self.engine.turn_journal(self.lane);
             let frontier = std::mem::take(&mut self.frontier);
             self.engine.frontier_logged(frontier);
         }
@@ -189,6 +207,7 @@ impl Core {
         self.ranges.clear();
         self.undo.clear();
         self.engine.heap.allocator().release_undone(&mut self.cache);
+        self.engine.turn_journal(self.lane);
         Ok(())
     }
 
@@ -207,4 +226,9 @@ impl Core {
         self.engine.frontier_logged(frontier);
         Ok(())
     }
+}
+
+/// That no live block begins at `at`.
+pub(crate) fn no_live_block(at: Addr) -> Error {
+    Error::Usage(format!("there is no live block at {at:#x} to free"))
 }

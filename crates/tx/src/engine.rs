@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
+use crossbeam_utils::{Backoff, CachePadded};
 use parking_lot::Mutex;
 use towa_heap::Heap;
 use towa_heap::alloc::{CHUNK, headers_end};
@@ -12,6 +13,7 @@ use crate::checkpointer::Rounds;
 use crate::clock::{self, Clock};
 use crate::control::{CONTROL_MAGIC, ControlMemory, LANES_MAX};
 use crate::error::{Error, Result};
+use crate::held::Held;
 use crate::options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 use crate::rtm;
 use crate::stats::{self, Counts, Stats, Ticks};
@@ -37,11 +39,15 @@ pub(crate) struct Engine {
     pub early: u64,
     pub ticks: Ticks,
     counts: Vec<Arc<Counts>>,
+    /// Of each lane how often its thread has begun and ended a journal of the allocator's: odd while one is on.
+    journals: Vec<CachePadded<AtomicU64>>,
     /// What buffered transactions have written, by lane.
     pub buffers: Vec<Buffer>,
     volatile: bool,
     /// The checkpointer's own state, if it works in this process.
     pub rounds: Mutex<Option<Rounds>>,
+    /// Roots that belong to what is open.
+    pub held: Held,
     frontier: AtomicU64,
     failed: AtomicBool,
     /// No transaction begins any more; those that run go on to their end.
@@ -77,9 +83,11 @@ impl Engine {
             early: lane_len * 3 / 8,
             ticks: Ticks::new(clock),
             counts: (0..lanes).map(|_| Arc::default()).collect(),
+            journals: (0..lanes).map(|_| CachePadded::default()).collect(),
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),
             volatile,
             rounds: Mutex::new(rounds),
+            held: Held::default(),
             frontier: AtomicU64::new(heap.allocator().frontier()),
             failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -135,6 +143,33 @@ impl Engine {
 
     pub fn frontier_logged(&self, frontier: u64) {
         self.frontier.fetch_max(frontier, AcqRel);
+    }
+
+    /// The thread of `lane` begins, or has ended, a journal of the allocator's.
+    #[inline]
+    pub fn turn_journal(&self, lane: usize) {
+        let turns = &self.journals[lane];
+        turns.store(turns.load(Relaxed) + 1, Release);
+    }
+
+    /// The journals of all lanes but `lane`, counted.
+    pub fn journals_but(&self, lane: usize) -> Vec<u64> {
+        let others = self.journals.iter().enumerate().filter(|(at, _)| *at != lane);
+        others.map(|(_, turns)| turns.load(Acquire)).collect()
+    }
+
+    /// Waits until the transactions of other lanes that have a journal on now have ended it. Not to be called announced.
+    pub fn await_journals(&self, lane: usize) -> Result<()> {
+        let backoff = Backoff::new();
+        for (at, turns) in self.journals.iter().enumerate() {
+            let found = turns.load(Acquire);
+            while at != lane && found % 2 == 1 && turns.load(Acquire) == found {
+                // One whose pool failed ends none.
+                self.check_failed()?;
+                backoff.snooze();
+            }
+        }
+        Ok(())
     }
 
     /// Lets nothing more be committed.

@@ -73,9 +73,14 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 return Ok(None);
             }
             (Some(GaveUp::Conflict), _) | (None, Err(Abort::Conflict)) => Effect::Conflict,
-            (None, Err(_)) => {
+            (None, Err(_)) if core.lacks_space => {
+                // In software it is found out whether there is none.
                 core.undo_guarded()?;
+                return Ok(None);
+            }
+            (None, Err(_)) => {
                 let Err(abort) = result else { unreachable!("looked at above") };
+                core.undo_and_answer_guarded(&abort)?;
                 core.count_given_up(&abort);
                 return Err(abort.into_error());
             }
@@ -94,6 +99,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 core.undo_guarded()?;
                 room = len;
             }
+            Effect::NoSpace => unreachable!("looked at above"),
             Effect::Conflict => {
                 conflicts += 1;
                 add(&core.counts.aborts_software, 1);
@@ -152,6 +158,15 @@ impl Core {
         self.engine.control.end_guarded(self.lane);
         self.retract();
         self.keep_structure()
+    }
+
+    /// As [`undo_and_answer`](Self::undo_and_answer).
+    #[cold]
+    fn undo_and_answer_guarded(&mut self, answer: &Abort) -> Result<()> {
+        let read = (self.unguarded, std::mem::take(&mut self.dependencies));
+        self.undo_guarded()?;
+        (self.unguarded, self.dependencies) = read;
+        self.await_what_answer_tells(answer)
     }
 
     /// The run will not take effect. What its body is to pass on.

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{Ordering::*, fence};
 
 use crossbeam_utils::Backoff;
+use towa_heap::Root;
 
 use crate::clock::{self, Clock};
 use crate::error::{Abort, Error, Result};
@@ -26,6 +27,8 @@ use crate::view::Addr;
 
 /// Conflicts after which a transaction runs alone.
 const CONFLICTS_MAX: u32 = 16;
+/// Runs of a body that finds no room for a block, while other transactions allocate and free beside it.
+const SPACE_TRIES_MAX: u32 = 32;
 /// Passes over what was read, each of which another transaction cut short, before that counts as a conflict.
 const LOOKS_MAX: u32 = 64;
 
@@ -39,12 +42,14 @@ pub(crate) enum Effect {
     NoRoom(u64),
     /// It cannot.
     Failed(Error),
+    /// Its body failed, and found no room for a block.
+    NoSpace,
 }
 
 /// Runs `body` until it takes effect or gives up.
 pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std::result::Result<R, Abort>) -> Result<R> {
     nesting::refuse(&core.engine, "a transaction")?;
-    let (mut room, mut conflicts) = (64, 0);
+    let (mut room, mut conflicts, mut space) = (64, 0, Space::default());
     let backoff = Backoff::new();
     loop {
         core.make_room(room)?;
@@ -58,16 +63,17 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
         let effect = match &result {
             Ok(Ok(_)) => core.take_effect(),
             Ok(Err(Abort::Conflict)) => Effect::Conflict,
-            Ok(Err(_)) | Err(_) => {
+            Ok(Err(_)) if core.lacks_space && space.may_change(core) => Effect::NoSpace,
+            Ok(Err(_)) => {
+                let Ok(Err(abort)) = result else { unreachable!("looked at above") };
+                core.undo_and_answer(&abort)?;
+                core.count_given_up(&abort);
+                return Err(abort.into_error());
+            }
+            Err(_) => {
                 core.undo()?;
-                return match result {
-                    Ok(Ok(_)) => unreachable!("looked at above"),
-                    Ok(Err(abort)) => {
-                        core.count_given_up(&abort);
-                        Err(abort.into_error())
-                    }
-                    Err(panic) => resume_unwind(panic),
-                };
+                let Err(panic) = result else { unreachable!("looked at above") };
+                resume_unwind(panic);
             }
         };
         match effect {
@@ -77,12 +83,17 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 return Ok(result);
             }
             Effect::Failed(e) => {
-                core.undo()?;
-                return Err(e);
+                let abort = Abort::from(e);
+                core.undo_and_answer(&abort)?;
+                return Err(abort.into_error());
             }
             Effect::NoRoom(len) => {
                 core.undo()?;
                 room = len;
+            }
+            Effect::NoSpace => {
+                core.undo()?;
+                space.gather(core)?;
             }
             Effect::Conflict => {
                 conflicts += 1;
@@ -93,6 +104,36 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
                 backoff.snooze();
             }
         }
+    }
+}
+
+/// Looks for space that a body could not see, before the body's refusal counts. Nothing in the read set says how much space there is:
+///
+/// - inside a run, what its own frees, its cache and slabs that it gave up would make together is not to be had; once it is undone, it is;
+/// - blocks that other transactions freed are theirs until they are durable, and so are those that they allocated and give back.
+///
+/// So the run is undone, the cache is given back, the transactions that have the allocator's journal on are waited for, and the body is
+/// run again. It is refused space only by a run during which no other transaction had anything of the allocator's in hand.
+#[derive(Default)]
+struct Space {
+    tries: u32,
+    /// The journals of all lanes, counted, when the last wait was over.
+    journals: Vec<u64>,
+}
+
+impl Space {
+    /// Whether another run may find what this one did not.
+    fn may_change(&self, core: &Core) -> bool {
+        self.tries == 0 || self.tries < SPACE_TRIES_MAX && core.engine.journals_but(core.lane) != self.journals
+    }
+
+    /// The run is undone: makes all that is free available, as far as it can be.
+    fn gather(&mut self, core: &mut Core) -> Result<()> {
+        self.tries += 1;
+        core.cache.flush(core.engine.heap.allocator());
+        core.engine.await_journals(core.lane)?;
+        self.journals = core.engine.journals_but(core.lane);
+        Ok(())
     }
 }
 
@@ -113,7 +154,9 @@ impl Core {
     /// Forgets what the run before this one read, allocated, and was to free and set.
     #[inline]
     pub(crate) fn forget_run(&mut self) {
+        self.lacks_space = false;
         self.reads.clear();
+        self.roots_read.clear();
         self.fresh.clear();
         self.ranges.clear();
         self.undo.clear();
@@ -138,13 +181,33 @@ impl Core {
         Ok(value)
     }
 
+    /// The root of this name, as of the transaction's snapshot.
+    pub(crate) fn read_root(&mut self, name: &str) -> std::result::Result<Option<Root>, Abort> {
+        if let Some(change) = self.roots.iter().rev().find(|change| change.name == name) {
+            return Ok(change.root);
+        }
+        let mut root = self.engine.heap.roots().get(name);
+        if self.holds_lock {
+            return Ok(root);
+        }
+        while self.engine.control.sequence.number() != self.snapshot {
+            self.snapshot = self.look_again().ok_or(Abort::Conflict)?;
+            root = self.engine.heap.roots().get(name);
+        }
+        self.roots_read.push((name.into(), root));
+        Ok(root)
+    }
+
     /// Whether everything read still has its value; gives the sequence number of which that is true. Also `None` if others never leave
     /// it the time to look at all of it.
     fn look_again(&self) -> Option<u64> {
         let sequence = &self.engine.control.sequence;
         for _ in 0..LOOKS_MAX {
             let number = sequence.wait_even();
-            if self.reads.iter().any(|&(a, value)| self.blocks.word(a).load(Acquire) != value) {
+            let roots = self.engine.heap.roots();
+            if self.reads.iter().any(|&(a, value)| self.blocks.word(a).load(Acquire) != value)
+                || self.roots_read.iter().any(|(name, root)| roots.get(name) != *root)
+            {
                 return None;
             }
             if sequence.number() == number {
@@ -154,9 +217,26 @@ impl Core {
         None
     }
 
-    /// Whether something that the transaction read has changed since.
-    pub(crate) fn is_out_of_date(&self) -> bool {
-        !self.holds_lock && self.look_again().is_none()
+    /// What `look` finds in shared state that is not in the read set (headers of blocks), as of a moment at which everything read
+    /// has its value. `None`: what was read has changed, so nothing that `look` finds may decide anything.
+    ///
+    /// Values alone do not tell: between the reads and `look`, and between `look` and a check of the reads, others may change a word
+    /// away and back (ABA). So `look` stands between two checks of the sequence number: while that stays the same, nothing takes
+    /// effect.
+    pub(crate) fn decide<T>(&mut self, look: impl Fn(&Core) -> T) -> Option<T> {
+        if self.holds_lock {
+            return Some(look(self));
+        }
+        for _ in 0..LOOKS_MAX {
+            self.snapshot = self.look_again()?;
+            let found = look(self);
+            // What `look` loads is loaded before the number is.
+            fence(Acquire);
+            if self.engine.control.sequence.number() == self.snapshot {
+                return Some(found);
+            }
+        }
+        None
     }
 
     fn take_effect(&mut self) -> Effect {
@@ -261,6 +341,23 @@ impl Core {
         self.keep_structure()
     }
 
+    /// [`undo`](Self::undo) of a run whose caller gets an answer. An answer tells of what the run read, as a result does: so that is durable
+    /// before the caller has it. (Who is told that something is stale looks again.)
+    fn undo_and_answer(&mut self, answer: &Abort) -> Result<()> {
+        // Undoing may log headers of blocks, in a transaction of its own.
+        let read = (self.unguarded, std::mem::take(&mut self.dependencies));
+        self.undo()?;
+        (self.unguarded, self.dependencies) = read;
+        self.await_what_answer_tells(answer)
+    }
+
+    pub(crate) fn await_what_answer_tells(&mut self, answer: &Abort) -> Result<()> {
+        if matches!(answer, Abort::Stale | Abort::Conflict) {
+            return Ok(());
+        }
+        self.wait_for_dependencies(self.engine.control.no_sooner() + 1)
+    }
+
     /// Takes the sequence lock, whatever was read.
     pub(crate) fn take_lock(&mut self) {
         let sequence = &self.engine.control.sequence;
@@ -281,5 +378,48 @@ fn touch_pages<T>(list: &mut Vec<T>) {
             // SAFETY: inside the list's own memory, where no element is; any byte will do there.
             unsafe { slot.as_mut_ptr().cast::<u8>().write_volatile(0) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use towa_media::RamMedium;
+
+    use super::*;
+    use crate::{Commit, Options, Pool, TmChoice};
+
+    /// What a transaction read has its values again, but in between it had others: what was seen then of a header is out of date.
+    #[test]
+    fn what_is_not_in_the_read_set_is_looked_at_while_the_reads_hold() {
+        // Buffered: a strict transaction would wait for the body that runs it.
+        let options =
+            Options { heap_len: 1 << 20, lanes: 4, tm: TmChoice::Stm, commit: Commit::Buffered, ..Options::default() };
+        let pool = Pool::create_on(RamMedium::anonymous(), &options).unwrap();
+        let (mut one, two) = (pool.register().unwrap(), std::sync::Mutex::new(pool.register().unwrap()));
+        let top = one.transaction(|tx| tx.alloc(16)).unwrap();
+        let block = one.transaction(|tx| tx.alloc(16)).unwrap();
+        one.transaction(|tx| tx.write(top, block)).unwrap();
+        let beside = |body: &(dyn Fn(&mut Tx<'_>) -> std::result::Result<(), Abort> + Sync)| {
+            let run = || two.lock().unwrap().transaction(body).unwrap();
+            std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+        };
+        let looks = std::cell::Cell::new(0);
+        let decided = one.transaction_software(|tx| {
+            tx.read(top)?;
+            Ok(tx.core.decide(|core| {
+                looks.set(looks.get() + 1);
+                if looks.get() > 1 {
+                    return core.is_live(block);
+                }
+                beside(&|tx| tx.write(top, 0).and_then(|()| tx.free(block)));
+                let seen = core.is_live(block);
+                beside(&|tx| {
+                    assert_eq!(tx.alloc(16)?, block, "what it just freed");
+                    tx.write(top, block)
+                });
+                seen
+            }))
+        });
+        assert_eq!((decided.unwrap(), looks.get()), (Some(true), 2));
     }
 }

@@ -24,7 +24,7 @@ use crate::error::{Abort, Error, Result};
 use crate::options::{Commit, Tm};
 use crate::pool::Pool;
 use crate::stats::{Counts, add};
-use crate::tx::{GaveUp, NOTED_MAX, TOUCHED_MAX, Tx};
+use crate::tx::{GaveUp, NOTED_MAX, RootChange, TOUCHED_MAX, Tx};
 use crate::view::{Addr, Span, View, WORD};
 use crate::write_set::WriteSet;
 use crate::{guarded, hardware, nesting, software, version};
@@ -87,6 +87,8 @@ pub(crate) struct Core {
     pub holds_lock: bool,
     /// In software: words read, and what they were; under versions: those alone.
     pub reads: Vec<(Addr, u64)>,
+    /// In software: roots read, and what they were.
+    pub roots_read: Vec<(String, Option<Root>)>,
     pub writes: WriteSet,
     /// Blocks it allocated: address and length.
     pub fresh: Vec<(Addr, u64)>,
@@ -96,8 +98,10 @@ pub(crate) struct Core {
     pub undo: Vec<(Addr, u64)>,
     /// The allocator's journal is on.
     pub allocating: bool,
-    /// Roots to be set: name, value, and whether there must be none of that name.
-    pub roots: Vec<(String, Option<Root>, bool)>,
+    /// A block that it asked for was refused for want of space.
+    pub lacks_space: bool,
+    /// Roots to be set.
+    pub roots: Vec<RootChange>,
     pub roots_changed: bool,
     /// Blocks it frees when it takes effect.
     pub frees: Vec<Addr>,
@@ -139,11 +143,13 @@ impl Thread {
             snapshot: 0,
             holds_lock: false,
             reads: Vec::new(),
+            roots_read: Vec::new(),
             writes: WriteSet::default(),
             fresh: Vec::new(),
             ranges: Vec::new(),
             undo: Vec::new(),
             allocating: false,
+            lacks_space: false,
             roots: Vec::new(),
             roots_changed: false,
             frees: Vec::new(),

@@ -14,7 +14,9 @@
 
 use towa_heap::Root;
 
+use crate::allocation::no_live_block;
 use crate::error::{Abort, Error};
+use crate::held::RootHold;
 use crate::thread::Core;
 use crate::version;
 use crate::view::{Addr, WORD};
@@ -50,6 +52,17 @@ pub(crate) enum GaveUp {
     Conflict,
     /// The body does what only the software path can.
     Software,
+}
+
+/// A root that is set when the transaction takes effect.
+#[derive(Debug)]
+pub(crate) struct RootChange {
+    pub name: String,
+    pub root: Option<Root>,
+    /// There must be none of that name.
+    pub is_new: bool,
+    /// By who holds it.
+    pub by_holder: bool,
 }
 
 /// Writes that the hardware path notes at most. Its write set ends at some 200 scattered lines anyway.
@@ -192,7 +205,13 @@ impl Tx<'_> {
     /// must not be left out where it seems to hold the right value already. It spares the log what is of no use yet.
     pub fn alloc_partly(&mut self, size: usize, logged: usize) -> Result<Addr, Abort> {
         self.not_in_hardware();
-        Ok(self.core.alloc(size, logged)?)
+        match self.core.alloc(size, logged) {
+            // How much space there is is not in the read set. If what was read is out of date, the body might ask for something else now.
+            Err(Error::OutOfSpace { .. }) if self.path == Path::Software && self.core.decide(|_| ()).is_none() => {
+                Err(Abort::Conflict)
+            }
+            block => Ok(block?),
+        }
     }
 
     /// Stores `words` at `a`, in the logged part of a block that this transaction allocated.
@@ -216,19 +235,35 @@ impl Tx<'_> {
     /// There is no live block at `a`, or this transaction freed it already.
     pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
         self.software()?;
-        match self.core.free(a) {
-            // Headers of blocks are no part of what was read: another transaction may have freed it, and changed what led here.
-            Err(Error::Usage(_)) if self.core.is_out_of_date() => Err(Abort::Conflict),
-            freed => Ok(freed?),
+        if !self.core.is_live(a) {
+            // Block headers are not in the read set. If what was read is out of date, another transaction may have freed this block: a
+            // conflict, not misuse.
+            match self.core.decide(|core| core.is_live(a)) {
+                None => return Err(Abort::Conflict),
+                Some(true) => {}
+                Some(false) => return Err(no_live_block(a).into()),
+            }
         }
+        Ok(self.core.free(a)?)
+    }
+
+    /// The root of this name, as part of what the transaction reads: if another one changes it, the two conflict. (What
+    /// [`Pool::root`](crate::Pool::root) gives is not, and may be out of date when the body uses it.)
+    pub fn root(&mut self, name: &str) -> Result<Option<Root>, Abort> {
+        self.software()?;
+        self.core.unguarded = true;
+        self.core.read_root(name)
     }
 
     /// Sets or removes the root of this name when the transaction takes effect.
     ///
     /// # Errors
-    /// It points outside the heap, or the name is empty or longer than 40 bytes.
+    /// It points outside the heap; the name is empty or longer than 40 bytes; it is [held](crate::Pool::hold_root), by a tree that is
+    /// open, say.
     pub fn set_root(&mut self, name: &str, root: Option<Root>) -> Result<(), Abort> {
-        self.put_root(name, root, false)
+        self.software()?;
+        self.core.engine.held.lock().refuse(name)?;
+        self.put_root(name, root, false, false)
     }
 
     /// Makes a root of this name when the transaction takes effect.
@@ -236,11 +271,33 @@ impl Tx<'_> {
     /// # Errors
     /// As [`set_root`](Self::set_root); and the transaction ends with [`Error::RootExists`] if there is one by then.
     pub fn create_root(&mut self, name: &str, root: Root) -> Result<(), Abort> {
-        self.put_root(name, Some(root), true)
+        self.software()?;
+        self.core.engine.held.lock().refuse(name)?;
+        self.put_root(name, Some(root), true, false)
     }
 
-    fn put_root(&mut self, name: &str, root: Option<Root>, is_new: bool) -> Result<(), Abort> {
+    /// [`create_root`](Self::create_root), by who holds it.
+    pub fn create_held_root(&mut self, hold: &RootHold, root: Root) -> Result<(), Abort> {
+        self.by_holder(hold)?;
+        self.put_root(hold.name(), Some(root), true, true)
+    }
+
+    /// Removes a root, by who holds it.
+    pub fn remove_held_root(&mut self, hold: &RootHold) -> Result<(), Abort> {
+        self.by_holder(hold)?;
+        self.put_root(hold.name(), None, false, true)
+    }
+
+    fn by_holder(&mut self, hold: &RootHold) -> Result<(), Abort> {
         self.software()?;
+        if !hold.is_in(&self.core.engine) {
+            let why = format!("root {:?} is held in another pool than that of the transaction", hold.name());
+            return Err(Error::Usage(why).into());
+        }
+        Ok(())
+    }
+
+    fn put_root(&mut self, name: &str, root: Option<Root>, is_new: bool, by_holder: bool) -> Result<(), Abort> {
         let core = &mut *self.core;
         if let Some(root) = root
             && !core.view.holds(root.ptr.as_ptr().addr() as u64 & !7)
@@ -252,7 +309,7 @@ impl Tx<'_> {
             return Err(Error::Usage(why).into());
         }
         core.unguarded = true;
-        core.roots.push((name.into(), root, is_new));
+        core.roots.push(RootChange { name: name.into(), root, is_new, by_holder });
         Ok(())
     }
 
