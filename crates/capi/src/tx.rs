@@ -117,7 +117,8 @@ impl Handle {
             return Err(failure);
         }
         let marked = self.with("towa_mark", false, |tx| {
-            tx.mark(addr.cast(), size);
+            // SAFETY: rule 2 of towa.h, which the caller keeps.
+            unsafe { tx.mark(addr.cast(), size) };
             Ok(())
         });
         self.pool.pool.check().map_err(Failure::from).inspect_err(|poisoned| self.failed = Some(poisoned.clone()))?;

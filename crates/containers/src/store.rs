@@ -12,9 +12,11 @@ use towa_epoch::Tx;
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn put<T: Copy>(tx: &Tx<'_>, at: *mut T, value: T) {
-    tx.mark(at.cast(), size_of::<T>());
-    // SAFETY: the caller's promise.
-    unsafe { at.write(value) };
+    // SAFETY: the caller's promise, of the mark, too.
+    unsafe {
+        tx.mark(at.cast(), size_of::<T>());
+        at.write(value);
+    }
 }
 
 /// Like [`put`], and leaves the line alone if the value is there already.
@@ -39,9 +41,11 @@ pub(crate) unsafe fn put_if_changed<T: Copy + PartialEq>(tx: &Tx<'_>, at: *mut T
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn put_bytes(tx: &Tx<'_>, at: *mut u8, bytes: &[u8]) {
-    tx.mark(at, bytes.len());
-    // SAFETY: the caller's promise.
-    unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    // SAFETY: the caller's promise, of the mark, too.
+    unsafe {
+        tx.mark(at, bytes.len());
+        at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    }
 }
 
 /// Marks the `count` values from `to` on and moves those at `from` there; the ranges may overlap.
@@ -51,9 +55,11 @@ pub(crate) unsafe fn put_bytes(tx: &Tx<'_>, at: *mut u8, bytes: &[u8]) {
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn shift<T: Copy>(tx: &Tx<'_>, from: *const T, to: *mut T, count: usize) {
-    tx.mark(to.cast(), count * size_of::<T>());
-    // SAFETY: the caller's promise.
-    unsafe { to.copy_from(from, count) };
+    // SAFETY: the caller's promise, of the mark, too.
+    unsafe {
+        tx.mark(to.cast(), count * size_of::<T>());
+        to.copy_from(from, count);
+    }
 }
 
 /// `ptr` rounded up to a line: blocks are aligned to 16 only.

@@ -59,15 +59,20 @@ impl<'t> Tx<'t> {
 
     /// Write barrier: call **before** writing `len` bytes at `address`.
     ///
-    /// Transactions that run at the same time must not mark the same 64-byte line. One that finds its line marked by a later epoch
-    /// panics in debug builds and poisons the pool in release builds, naming the address: it and all later ones are never durable
-    /// ([`try_commit`](Self::try_commit) says so). The other order, and conflicts within an epoch, are not noticed.
+    /// A transaction that finds its line marked by a later epoch panics in debug builds and poisons the pool in release builds, naming
+    /// the address: it and all later ones are never durable ([`try_commit`](Self::try_commit) says so). The other order, and conflicts
+    /// within an epoch, are not noticed.
     ///
     /// # Panics
     /// If the range does not lie in the heap.
+    ///
+    /// # Safety
+    /// From this call until the transaction ends no other thread writes, or has a `&mut` to, any byte of the 64-byte lines that hold the
+    /// range, and no other transaction marks them. (A marked line is read; an undoable transaction that [aborts](Self::abort) writes the
+    /// bytes back that stood there when it marked, and so may whoever recovers the pool.)
     #[inline]
     #[track_caller]
-    pub fn mark(&self, address: *const u8, len: usize) {
+    pub unsafe fn mark(&self, address: *const u8, len: usize) {
         let window = self.thread.window.get();
         if window.tags.is_null() || len == 0 {
             if self.thread.undoable.get() && len > 0 {
@@ -226,7 +231,7 @@ impl<'t> Tx<'t> {
         if lines > 64 && self.thread.marked.get() + lines > self.thread.may_mark.get() {
             return Err(Error::NotReserved { wanted: size, reserved: self.thread.may_mark.get() * LINE as u64 });
         }
-        let found = engine.heap.allocator().alloc(&mut self.thread.cache.borrow_mut(), self, size);
+        let found = engine.heap.allocator().alloc(&mut self.thread.cache.borrow_mut(), &Marks(self), size);
         found.map_err(|_| Error::OutOfSpace { wanted: size, heap_len: engine.heap.len() })
     }
 
@@ -238,7 +243,7 @@ impl<'t> Tx<'t> {
     /// released.
     pub unsafe fn free(&self, block: NonNull<u8>) {
         // SAFETY: the caller's promise.
-        unsafe { self.thread.engine().heap.allocator().free(&mut self.thread.cache.borrow_mut(), self, block) };
+        unsafe { self.thread.engine().heap.allocator().free(&mut self.thread.cache.borrow_mut(), &Marks(self), block) };
     }
 
     /// Sets root `name` (1 to 40 bytes), or removes it.
@@ -256,7 +261,8 @@ impl<'t> Tx<'t> {
         if self.thread.undoable.get() {
             self.thread.undo.borrow_mut().roots = true;
         }
-        let mark = |address: usize, len: usize| self.mark(without_provenance(address), len);
+        // SAFETY: slots of the root table, whose lock is held; each is written by transactions of one epoch at a time.
+        let mark = |address: usize, len: usize| unsafe { self.mark(without_provenance(address), len) };
         // SAFETY: in a transaction of that epoch; the rest is this function's own condition.
         unsafe { heap.roots().set(self.epoch(), name, root, mark) }.map_err(Error::Usage)
     }
@@ -314,7 +320,7 @@ impl<'t> Tx<'t> {
             // SAFETY: a line this transaction marked, and nobody else writes meanwhile.
             unsafe { address.cast::<[u8; LINE]>().write(*bytes) };
         }
-        engine.heap.allocator().rollback(cache, self);
+        engine.heap.allocator().rollback(cache, &Marks(self));
         if undo.roots
             && let Err(why) = engine.heap.roots().reload(|a| engine.heap.contains(a))
         {
@@ -330,19 +336,23 @@ fn outside(address: *const u8, len: usize, window: &Window) -> ! {
     panic!("mark of {len} bytes at {address:p}: not in the pool's heap, which is {:#x}..{end:#x}", window.base);
 }
 
-impl Marker for Tx<'_> {
+/// What the allocator marks by. Not the transaction itself: through that anybody could mark any line, without `unsafe`.
+struct Marks<'m>(&'m Tx<'m>);
+
+impl Marker for Marks<'_> {
     #[inline]
     fn mark(&self, address: usize, len: usize) {
-        Tx::mark(self, without_provenance(address), len);
+        // SAFETY: the allocator marks headers that no other transaction writes, by the epoch rule, and blocks that it gives to this one.
+        unsafe { self.0.mark(without_provenance(address), len) };
     }
 
     #[inline]
     fn prefetch_mark(&self, address: usize) {
-        self.thread.prefetch_mark(without_provenance(address));
+        self.0.thread.prefetch_mark(without_provenance(address));
     }
 
     fn epoch(&self) -> u64 {
-        Tx::epoch(self)
+        self.0.epoch()
     }
 }
 

@@ -31,9 +31,11 @@ fn block(thread: &mut Thread, name: &str, lines: usize) -> NonNull<u8> {
 fn write_lines(tx: &Tx<'_>, block: NonNull<u8>, lines: usize, value: u64) {
     for line in 0..lines {
         let word = block.as_ptr().wrapping_add(line * LINE).cast::<u64>();
-        tx.mark(word.cast(), 8);
         // SAFETY: in a live block, aligned (large blocks are, as chunks), used by one thread.
-        unsafe { word.write(value) };
+        unsafe {
+            tx.mark(word.cast(), 8);
+            word.write(value);
+        }
     }
 }
 
@@ -277,7 +279,8 @@ fn lists_are_counted_and_given_back() {
     pool.checkpoint().expect("checkpoint");
     // Every second line, so that neighbours do not merge.
     let tx = thread.begin_reserving(lines * LINE).expect("begin");
-    (0..lines / 2).for_each(|i| tx.mark(at.as_ptr().wrapping_add(2 * i * LINE), 1));
+    // SAFETY: in a live block that one thread uses.
+    (0..lines / 2).for_each(|i| unsafe { tx.mark(at.as_ptr().wrapping_add(2 * i * LINE), 1) });
     tx.commit();
     pool.checkpoint().expect("checkpoint");
     let most = pool.stats().list_bytes;

@@ -29,9 +29,11 @@ fn set_counter(tx: &Tx<'_>, value: u64) {
             fresh.cast()
         }
     };
-    tx.mark(counter.as_ptr().cast(), 8);
     // SAFETY: a live block of 8 bytes, used by this thread alone.
-    unsafe { counter.write(value) };
+    unsafe {
+        tx.mark(counter.as_ptr().cast(), 8);
+        counter.write(value);
+    }
 }
 
 fn counter(pool: &Pool) -> Option<u64> {
@@ -152,7 +154,8 @@ fn mark_outside_the_heap_panics() {
     let pool = Pool::create(tempfile::tempdir().expect("dir").path(), &options()).expect("create");
     let mut thread = pool.register().expect("register");
     let local = 0u8;
-    thread.begin().expect("begin").mark(&raw const local, 1);
+    // SAFETY: it panics.
+    unsafe { thread.begin().expect("begin").mark(&raw const local, 1) };
 }
 
 #[test]
@@ -184,9 +187,11 @@ fn small_log_holds_writers_back_and_loses_nothing() {
             for (page, block) in blocks.iter().enumerate() {
                 let tx = thread.begin().expect("begin");
                 let at = block.as_ptr();
-                tx.mark(at, 4096);
-                // SAFETY: within the block.
-                unsafe { std::ptr::write_bytes(at, (round + page as u64) as u8, 4096) };
+                // SAFETY: within the block, which only this thread uses.
+                unsafe {
+                    tx.mark(at, 4096);
+                    std::ptr::write_bytes(at, (round + page as u64) as u8, 4096);
+                }
             }
         }
         set_counter(&thread.begin().expect("begin"), 77);
@@ -248,9 +253,9 @@ fn forget_one_mark(pool: &Pool) {
     pool.checkpoint().expect("checkpoint");
     assert!(pool.take_forgotten_marks().is_empty(), "nothing was forgotten yet");
     let tx = thread.begin().expect("begin");
-    tx.mark(block.as_ptr(), 8);
     // SAFETY: within the block. The second write is the planted bug.
     unsafe {
+        tx.mark(block.as_ptr(), 8);
         block.as_ptr().write(1);
         block.as_ptr().add(2000).write(2);
     }
@@ -293,9 +298,11 @@ fn warming_beside_writers_loses_nothing() {
                 for cell in cells.iter().skip(share).step_by(2) {
                     let at = std::ptr::with_exposed_provenance_mut::<u64>(*cell);
                     let tx = thread.begin().expect("begin");
-                    tx.mark(at.cast(), 8);
                     // SAFETY: a live block that only this thread touches.
-                    unsafe { at.write(at.read() + 1) };
+                    unsafe {
+                        tx.mark(at.cast(), 8);
+                        at.write(at.read() + 1);
+                    }
                 }
             }
             round

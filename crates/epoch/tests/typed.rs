@@ -237,3 +237,30 @@ fn boxes_move_between_roots_of_one_transaction() {
     assert!(matches!(from.write(&mut stranger, |_, _| ()), Err(Error::Usage(_))));
     assert!(matches!(from.write_both(&stack(&other), &mut thread, |_, _, _| ()), Err(Error::Usage(_))));
 }
+
+/// Two types of one path and size, in two blocks of a function: a root of (A, A) opened as one of (A, B), and a number was read as a box.
+#[test]
+fn types_of_one_name_are_not_confused() {
+    persist_struct! { struct Cell<'p> { v: PBox<'p, u64> } }
+    type A<'p> = Cell<'p>;
+    fn cell(v: PBox<'_, u64>) -> A<'_> {
+        Cell { v }
+    }
+    let both = {
+        persist_struct! { struct Cell<'p> { v: PBox<'p, PBox<'p, u64>> } }
+        describe::<(A<'static>, Cell<'static>)>()
+    };
+    assert_ne!(describe::<(A<'static>, A<'static>)>(), both);
+    // Where a type is met again it is named by its number, however deep: so this ends.
+    assert_eq!(describe::<(A<'static>, A<'static>)>().matches("Cell#").count(), 1);
+    assert_eq!(describe::<Stack<'static>>().matches("Node#").count(), 1);
+    let dir = dir();
+    let pool = open(dir.path());
+    let mut thread = pool.register().expect("register");
+    pool.typed_root::<(A<'static>, A<'static>)>("r", &mut thread, |tx| Ok((cell(tx.boxed(1)?), cell(tx.boxed(2)?)))).expect("root");
+    {
+        persist_struct! { struct Cell<'p> { v: PBox<'p, PBox<'p, u64>> } }
+        let other = pool.typed_root::<(A<'static>, Cell<'static>)>("r", &mut thread, |_| unreachable!());
+        assert!(matches!(other, Err(Error::Usage(_))), "opened as another type");
+    }
+}

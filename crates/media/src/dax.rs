@@ -32,7 +32,8 @@ impl DaxMedium {
     }
 }
 
-impl Medium for DaxMedium {
+// SAFETY: files of the directory by their names, and its lock.
+unsafe impl Medium for DaxMedium {
     fn kind(&self) -> Kind {
         Kind::Dax
     }

@@ -53,7 +53,8 @@ impl FileMedium {
     }
 }
 
-impl Medium for FileMedium {
+// SAFETY: files of the directory by their names, and its lock.
+unsafe impl Medium for FileMedium {
     fn kind(&self) -> Kind {
         Kind::File
     }
@@ -110,7 +111,8 @@ impl FileRegion {
     }
 }
 
-impl Region for FileRegion {
+// SAFETY: no bytes; the file has its length, and the lock keeps others away.
+unsafe impl Region for FileRegion {
     fn len(&self) -> u64 {
         self.len
     }

@@ -110,7 +110,34 @@ pub enum Access {
 }
 
 /// A flat directory of regions that share one promise of durability.
-pub trait Medium: Send + Sync + fmt::Debug {
+///
+/// A medium that is wrong would be undefined behaviour in what is built on it, so safe code makes none:
+/// ```compile_fail,E0200
+/// # use towa_media::*; use std::sync::Arc;
+/// # #[derive(Debug)] struct Mine(Arc<dyn Medium>);
+/// impl Medium for Mine {
+///     fn lock(&self) -> Result<Box<dyn Send + Sync>> { Ok(Box::new(())) }
+///     // ...
+/// #   fn kind(&self) -> Kind { self.0.kind() }
+/// #   fn durability(&self) -> Durability { self.0.durability() }
+/// #   fn guarantee(&self) -> Guarantee { self.0.guarantee() }
+/// #   fn location(&self) -> String { self.0.location() }
+/// #   fn create(&self, n: &str, l: u64, a: Allocation) -> Result<Arc<dyn Region>> { self.0.create(n, l, a) }
+/// #   fn open(&self, n: &str, a: Access) -> Result<Arc<dyn Region>> { self.0.open(n, a) }
+/// #   fn exists(&self, n: &str) -> Result<bool> { self.0.exists(n) }
+/// #   fn remove(&self, n: &str) -> Result<()> { self.0.remove(n) }
+/// #   fn rename(&self, a: &str, b: &str) -> Result<()> { self.0.rename(a, b) }
+/// #   fn sync_names(&self) -> Result<()> { self.0.sync_names() }
+/// #   fn counters(&self) -> &Counters { self.0.counters() }
+/// }
+/// ```
+///
+/// # Safety
+/// What is built on a medium maps the bytes of its regions and follows what is stored there. So
+/// - [`open`](Self::open) gives the region that was made under that name, with what was stored there, and [`create`](Self::create) one of
+///   `len` zeroes;
+/// - [`lock`](Self::lock) gives one owner at a time what it locks, in this process and in others.
+pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Which kind this is.
     fn kind(&self) -> Kind;
     /// How bytes become durable here.
@@ -155,7 +182,13 @@ pub trait Medium: Send + Sync + fmt::Debug {
 }
 
 /// A run of durable bytes with a name. All methods take `&self`: callers never write one range from two threads at once.
-pub trait Region: Send + Sync + fmt::Debug {
+///
+/// # Safety
+/// - [`bytes`](Self::bytes), where there are any, are [`len`](Self::len) bytes that stay mapped for as long as the region lives, readable,
+///   and writable if it was opened to be written; they begin at a page;
+/// - [`file`](Self::file) is a file that has that many bytes, from its beginning on, and keeps them;
+/// - what is [read](Self::read) is what was stored there last, and nobody stores there but through this region.
+pub unsafe trait Region: Send + Sync + fmt::Debug {
     /// Length in bytes.
     fn len(&self) -> u64;
     /// Whether the region has no bytes.

@@ -99,7 +99,8 @@ impl RamMedium {
     }
 }
 
-impl Medium for RamMedium {
+// SAFETY: files of the directory, or of this medium alone, by their names; locked by the directory, or by a flag.
+unsafe impl Medium for RamMedium {
     fn kind(&self) -> Kind {
         Kind::Ram
     }

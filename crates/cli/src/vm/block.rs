@@ -65,10 +65,11 @@ impl<'p> Block<'p> {
     /// Sets word `index`.
     pub fn set(self, tx: &Tx<'_>, index: usize, value: u64) {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: as in `get`.
-        let word = unsafe { self.first.add(index) };
-        tx.mark(word.as_ptr().cast(), WORD);
-        // SAFETY: as in `get`; marked.
-        unsafe { word.write(value) };
+        // SAFETY: as in `get`, and alone, with the whole block; marked first.
+        unsafe {
+            let word = self.first.add(index);
+            tx.mark(word.as_ptr().cast(), WORD);
+            word.write(value);
+        }
     }
 }

@@ -357,9 +357,11 @@ impl Worker<'_> {
             };
             let sizes = (size, self.shape.size_max);
             let new = change_cell(&tx, i, old, &mut self.history.next_version, sizes, &mut self.refused, self.rng);
-            tx.mark(at.cast(), size_of::<Cell>());
             // SAFETY: as above, and marked.
-            unsafe { at.write(new) };
+            unsafe {
+                tx.mark(at.cast(), size_of::<Cell>());
+                at.write(new);
+            }
             open.changes.push((tx.epoch(), i, (new.ptr != 0).then_some(new)));
             // Aborted or not: what it marked is in its epoch.
             self.history.newest = self.history.newest.max(tx.epoch());
@@ -454,7 +456,10 @@ fn change_cell(
 
 /// Fills the first `len` bytes.
 fn fill(tx: &Tx<'_>, i: usize, cell: &Cell, object: NonNull<u8>, len: usize) {
-    tx.mark(object.as_ptr(), len);
     // SAFETY: within the object, a live block of `cell.size` bytes that this transaction holds; marked.
-    pattern(i, cell, 0, unsafe { std::slice::from_raw_parts_mut(object.as_ptr(), len) });
+    let bytes = unsafe {
+        tx.mark(object.as_ptr(), len);
+        std::slice::from_raw_parts_mut(object.as_ptr(), len)
+    };
+    pattern(i, cell, 0, bytes);
 }

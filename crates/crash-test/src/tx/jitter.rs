@@ -53,7 +53,8 @@ impl Slow {
     }
 }
 
-impl Medium for Jitter {
+// SAFETY: all of it is that of the medium behind it, later.
+unsafe impl Medium for Jitter {
     fn kind(&self) -> Kind {
         self.0.kind()
     }
@@ -92,7 +93,8 @@ impl Medium for Jitter {
     }
 }
 
-impl Region for Slow {
+// SAFETY: all of it is that of the region behind it, later.
+unsafe impl Region for Slow {
     fn len(&self) -> u64 {
         self.region.len()
     }

@@ -104,6 +104,24 @@
 //! ```compile_fail
 //! let forged = towa_epoch::typed::PBox::new(1u64);
 //! ```
+//! nor does safe code mark a line, which has the right to read it and, where the transaction can be undone, to put old bytes back there,
+//! whoever has written it since:
+//! ```compile_fail,E0133
+//! # use towa_epoch::{Options, Pool};
+//! # let pool = Pool::volatile(&Options::default()).unwrap();
+//! # let mut thread = pool.register().unwrap();
+//! let tx = thread.begin_undoable().unwrap();
+//! tx.mark(std::ptr::without_provenance(pool.heap_range().0), 64);
+//! tx.abort();
+//! ```
+//! by no other way either:
+//! ```compile_fail,E0277
+//! fn marks(tx: &impl towa_heap::alloc::Marker) { tx.mark(0, 64) }
+//! # use towa_epoch::{Options, Pool};
+//! # let pool = Pool::volatile(&Options::default()).unwrap();
+//! # let mut thread = pool.register().unwrap();
+//! marks(&thread.begin_undoable().unwrap());
+//! ```
 //! Two fields at once are fine, one field twice is not:
 //! ```compile_fail,E0124
 //! # use towa_epoch::{Options, Pool, fields};
@@ -124,6 +142,6 @@ pub mod scope;
 pub use pbox::{PBox, Txn};
 pub use persist::{Layout, Persist, describe, type_tag};
 #[doc(hidden)]
-pub use persist::{MustNotImplDeref, MustNotImplDrop, branded, unbranded};
+pub use persist::{MustNotImplDeref, MustNotImplDrop, branded, field_align, unbranded};
 pub use pmut::PMut;
 pub use root::Root;

@@ -3,6 +3,7 @@
 //! The tag covers everything reachable by type: names, offsets and sizes of all fields, through every [`PBox`](super::PBox). A
 //! program whose `Node` changed cannot open a list made of the old `Node`, even when the root's own type is unchanged.
 
+use std::any::TypeId;
 use std::fmt::Write;
 
 /// Types whose bytes mean the same to every process that opens the pool.
@@ -19,7 +20,7 @@ use std::fmt::Write;
 /// - is the same type as [`At<'p>`](Persist::At) but for the brand lifetime, which is that of every box in it.
 pub unsafe trait Persist: Send + Sync + Sized {
     /// This type with its brand replaced by `'p`.
-    type At<'p>: Persist;
+    type At<'p>: Persist + 'p;
     /// Writes the type's name and layout.
     fn describe(layout: &mut Layout);
 }
@@ -28,8 +29,9 @@ pub unsafe trait Persist: Send + Sync + Sized {
 #[derive(Debug, Default)]
 pub struct Layout {
     text: String,
-    /// Types met so far: name with path, size. Recursion ends here.
-    seen: Vec<(&'static str, usize)>,
+    /// Types met so far. Recursion ends here. (Not their names: two types of one path and size are two, in two blocks of a function or in
+    /// two versions of a crate.)
+    seen: Vec<TypeId>,
 }
 
 impl Layout {
@@ -39,8 +41,8 @@ impl Layout {
     }
 
     /// A type with parts; `parts` describes them, and runs only where the type is met first.
-    pub fn composite<T>(&mut self, name: &str, parts: impl FnOnce(&mut Layout)) {
-        let id = (std::any::type_name::<T>(), size_of::<T>());
+    pub fn composite<T: Persist>(&mut self, name: &str, parts: impl FnOnce(&mut Layout)) {
+        let id = TypeId::of::<T::At<'static>>();
         if let Some(n) = self.seen.iter().position(|s| *s == id) {
             let _ = write!(self.text, "{name}#{n}");
             return;
@@ -117,6 +119,13 @@ pub fn branded<'p, T: Persist<At<'p> = T>>() {}
 #[doc(hidden)]
 pub fn unbranded<T: for<'p> Persist<At<'p> = T>>() {}
 
+/// Alignment of the field of an `S` that `at` gives the address of.
+#[doc(hidden)]
+#[must_use]
+pub const fn field_align<S, F>(_at: fn(&S) -> *const F) -> usize {
+    align_of::<F>()
+}
+
 /// Implemented for everything that has a `Drop`, so that a stored type cannot have one too.
 #[doc(hidden)]
 pub trait MustNotImplDrop {}
@@ -153,6 +162,13 @@ impl<T: std::ops::Deref> MustNotImplDeref for T {}
 /// ```compile_fail,E0308
 /// towa_epoch::persist_struct! { struct Bad { b: Option<towa_epoch::typed::PBox<'static, u64>> } }
 /// ```
+/// and a struct whose fields are not aligned, to which there are no references:
+/// ```compile_fail,E0080
+/// towa_epoch::persist_struct! { #[repr(packed)] struct Bad { a: u8, b: u64 } }
+/// ```
+/// ```compile_fail,E0080
+/// towa_epoch::persist_struct! { #[repr(packed(4))] struct Bad<'p> { a: u32, b: towa_epoch::typed::PBox<'p, u64> } }
+/// ```
 #[macro_export]
 macro_rules! persist_struct {
     ($(#[$meta:meta])* $vis:vis struct $name:ident<$p:lifetime> { $($(#[$fmeta:meta])* $fvis:vis $field:ident : $ty:ty),* $(,)? }) => {
@@ -166,11 +182,24 @@ macro_rules! persist_struct {
         $crate::persist_struct!(@impl [] $name [] { $($field: $ty),* });
     };
     (@impl $p:tt $name:ident [$($args:tt)*] { $($field:ident : $ty:ty),* }) => {
+        const _: () = {
+            type Whole = $crate::persist_struct!(@whole $name $p);
+            $( assert!(
+                ::core::mem::offset_of!(Whole, $field)
+                    .is_multiple_of($crate::typed::field_align(|whole: &Whole| &raw const whole.$field))
+                    && $crate::typed::field_align(|whole: &Whole| &raw const whole.$field) <= ::core::mem::align_of::<Whole>(),
+                "a stored struct's fields are aligned: no repr(packed)"
+            ); )*
+        };
         // SAFETY: `repr(C)`; every field is Persist (checked by `field`); no Drop and no Deref (checked by the two impls below).
         unsafe impl $($args)* $crate::typed::Persist for $name $($args)* {
             type At<'towa> = $crate::persist_struct!(@at $name $p);
             fn describe(layout: &mut $crate::typed::Layout) {
                 $( $crate::persist_struct!(@brand $p $ty); )*
+                // These are all its fields.
+                let _ = |whole: Self| {
+                    let Self { $($field: _),* } = whole;
+                };
                 layout.composite::<Self>(stringify!($name), |layout| {
                     let _ = &layout;
                     $( layout.field::<$ty>(stringify!($field), ::core::mem::offset_of!(Self, $field)); )*
@@ -182,6 +211,8 @@ macro_rules! persist_struct {
     };
     (@brand [$p:lifetime] $ty:ty) => { $crate::typed::branded::<$p, $ty>() };
     (@brand [] $ty:ty) => { $crate::typed::unbranded::<$ty>() };
+    (@whole $name:ident [$p:lifetime]) => { $name<'static> };
+    (@whole $name:ident []) => { $name };
     (@at $name:ident [$p:lifetime]) => { $name<'towa> };
     (@at $name:ident []) => { $name };
 }

@@ -50,7 +50,8 @@ impl<'t, T: Persist> PMut<'t, T> {
     /// Like [`as_mut`](Self::as_mut), for as long as the `PMut` would have lasted.
     #[track_caller]
     pub fn into_mut(mut self) -> &'t mut T {
-        self.tx.mark(self.ptr.as_ptr().cast(), size_of::<T>());
+        // SAFETY: ours for 't, with the whole block's lines: its root's lock is held until the transaction has ended.
+        unsafe { self.tx.mark(self.ptr.as_ptr().cast(), size_of::<T>()) };
         // SAFETY: live and ours for 't (contract of `new`); `self` is consumed, so that this is the only way to it.
         unsafe { self.ptr.as_mut() }
     }

@@ -207,7 +207,8 @@ fn check(name: &str) -> Result<()> {
     check_name(name).map_err(|what| Error::Unsupported { location: place(name), what: what.into() })
 }
 
-impl Medium for SimMedium {
+// SAFETY: regions of this medium by their names, and a flag that is its lock.
+unsafe impl Medium for SimMedium {
     fn kind(&self) -> Kind {
         Kind::Sim
     }
@@ -332,7 +333,8 @@ impl fmt::Debug for SimRegion {
     }
 }
 
-impl Region for SimRegion {
+// SAFETY: neither bytes nor a file; what was stored is kept in memory.
+unsafe impl Region for SimRegion {
     fn len(&self) -> u64 {
         self.len
     }

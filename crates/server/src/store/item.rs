@@ -240,10 +240,11 @@ impl Item {
     /// The caller holds the stripe lock inside `tx`, and [`can_hold`](Self::can_hold) said yes. `content`'s value does not lie
     /// in this item.
     pub unsafe fn overwrite(self, tx: &Tx<'_>, content: &Content<'_>) {
-        tx.mark(self.0.as_ptr().cast(), content.size());
         let head = self.0.as_ptr();
-        // SAFETY: the lines are marked, the lock is held, and `can_hold` said that the value fits.
+        // SAFETY: the lock of its stripe, whose items nobody else writes, is held; the lines are marked first; and `can_hold` said that the
+        // value fits.
         unsafe {
+            tx.mark(head.cast(), content.size());
             (*head).cas = content.cas;
             (*head).expires = content.expires;
             (*head).flags = content.flags;
@@ -260,11 +261,11 @@ impl Item {
     /// The caller holds the stripe lock inside `tx`, and `digits` is not longer than the value.
     pub unsafe fn put_number(self, tx: &Tx<'_>, digits: &[u8], cas: u64) {
         debug_assert!(digits.len() <= self.value_len());
-        tx.mark(self.0.as_ptr().cast(), self.size());
         let (len, start) = (self.value_len(), HEAD_LEN + self.key().len());
         let head = self.0.as_ptr();
-        // SAFETY: the lines are marked, the lock is held, and the value is `len` long.
+        // SAFETY: the lock is held, the lines are marked first, and the value is `len` long.
         unsafe {
+            tx.mark(head.cast(), self.size());
             (*head).cas = cas;
             let value = head.cast::<u8>().add(start);
             std::ptr::copy_nonoverlapping(digits.as_ptr(), value, digits.len());
@@ -277,10 +278,10 @@ impl Item {
     /// # Safety
     /// The caller holds the stripe lock inside `tx`.
     pub unsafe fn put_state(self, tx: &Tx<'_>, expires: u32, bits: u8, cas: u64) {
-        tx.mark(self.0.as_ptr().cast(), HEAD_LEN);
         let head = self.0.as_ptr();
-        // SAFETY: the lines are marked, the lock is held.
+        // SAFETY: the lock is held; the lines are marked first.
         unsafe {
+            tx.mark(head.cast(), HEAD_LEN);
             (*head).expires = expires;
             (*head).bits = bits;
             (*head).cas = cas;

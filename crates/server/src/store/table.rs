@@ -238,10 +238,10 @@ impl Table {
         let level = shape.bits;
         let bit = 1u64 << (level - 1);
         let (from, to) = (self.line(lower), self.line(lower | bit));
-        tx.mark(from.cast(), 64);
-        tx.mark(to.cast(), 64);
-        // SAFETY: both lines are marked and covered by the lock; the upper one is written whole before it is read.
+        // SAFETY: both lines are covered by the lock, and marked first; the upper one is written whole before it is read.
         unsafe {
+            tx.mark(from.cast(), 64);
+            tx.mark(to.cast(), 64);
             to.write(Line { heads: [0; BUCKETS], level: u64::from(level) });
             for bucket in 0..BUCKETS {
                 split_chain(tx, head_slot(from, bucket), head_slot(to, bucket), bit);
