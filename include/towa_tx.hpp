@@ -34,6 +34,7 @@
 #include <exception>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,45 +62,64 @@ inline bool yes(int result) {
         throw_last_error();
     return result != 0;
 }
-// A handle that is closed once.
+// A handle that is closed once, before what it lies in: a pool that goes before its threads and trees is closed with the last of them.
 template <class H, int (*Close)(H *)> class handle {
   public:
-    explicit handle(H *opened) : raw_(opened) {
-        if (!raw_)
-            throw_last_error();
-    }
-    handle(handle &&other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+    explicit handle(H *opened, std::shared_ptr<void> in = nullptr) : it_(own(opened, std::move(in))) {}
+    handle(handle &&other) noexcept = default;
+    // What it was before goes with `other`.
     handle &operator=(handle &&other) noexcept {
-        std::swap(raw_, other.raw_);
+        std::swap(it_, other.it_);
         return *this;
-    }
-    // Errors are lost here.
-    ~handle() {
-        if (raw_)
-            (void)Close(raw_);
     }
     // Throws busy, and it stays open, while something in it is in use.
     void close() {
-        if (!raw_)
+        if (!it_ || !it_->raw)
             return;
-        const int code = Close(raw_);
+        const int code = Close(it_->raw);
         if (code != TOWA_EBUSY)
-            raw_ = nullptr;
+            it_->raw = nullptr;
         check(code);
     }
     H *raw() const {
-        if (!raw_)
+        if (!it_ || !it_->raw)
             throw usage_error(TOWA_EUSAGE, "this handle was closed or moved from");
-        return raw_;
+        return it_->raw;
     }
+    // Keeps it open for as long as the result or a copy lives, unless it is closed by close().
+    std::shared_ptr<void> shared() const { return it_; }
 
   private:
-    H *raw_;
+    struct owner {
+        H *raw;
+        std::shared_ptr<void> in;
+
+        owner(H *opened, std::shared_ptr<void> lies_in) : raw(opened), in(std::move(lies_in)) {}
+        owner(const owner &) = delete;
+        owner &operator=(const owner &) = delete;
+        // Errors are lost here.
+        ~owner() {
+            if (raw)
+                (void)Close(raw);
+        }
+    };
+    static std::shared_ptr<owner> own(H *opened, std::shared_ptr<void> in) {
+        if (!opened)
+            throw_last_error();
+        try {
+            return std::make_shared<owner>(opened, std::move(in));
+        } catch (...) {
+            (void)Close(opened);
+            throw;
+        }
+    }
+    std::shared_ptr<owner> it_;
 };
 
 } // namespace detail
 
-// An open pool of transactions. Brings up the image and closes when it goes out of scope; close() tells whether that went well.
+// An open pool of transactions. Brings up the image and closes when it and all its threads and trees went out of scope; close() tells whether
+// that went well.
 class pool : public detail::handle<towa_dtx_pool, towa_dtx_pool_close> {
   public:
     // Opens (recovering, if need be) or creates.
@@ -165,6 +185,13 @@ class tx {
     }
     // Frees a block when the transaction takes effect; nullptr is fine.
     void free(void *block) { pass_on(towa_dtx_free(raw_, block)); }
+    // The object root `name` points to, as part of what the transaction reads; nullptr if there is no such root.
+    template <class T> T *root(const char *name) { return root<T>(name, type_tag<T>()); }
+    template <class T> T *root(const char *name, std::uint64_t tag) {
+        void *object = nullptr;
+        pass_on(towa_dtx_root(raw_, name, tag, sizeof(T), &object));
+        return static_cast<T *>(object);
+    }
     // Makes `object` root `name`; nullptr removes the root.
     template <class T> void set_root(const char *name, T *object) { set_root(name, object, type_tag<T>()); }
     template <class T> void set_root(const char *name, T *object, std::uint64_t tag) {
@@ -189,7 +216,7 @@ class tx {
 // A log of the pool, for one thread at a time.
 class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
   public:
-    explicit thread(pool &in) : handle(towa_dtx_register(in.raw())) {}
+    explicit thread(pool &in) : handle(towa_dtx_register(in.raw()), in.shared()) {}
 
     // Runs `body(tx)` as one transaction and gives what it returned; durable then, where commits are strict. Inside a body of the same
     // thread it is a part of the outer transaction, all of which an exception rolls back.
@@ -201,6 +228,7 @@ class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
     // An exception stops here on its way through the library, which is not C++.
     template <class F, class R> struct attempt {
         F &body;
+        thread &me;
         std::optional<R> result;
         std::exception_ptr raised;
 
@@ -208,6 +236,8 @@ class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
             auto &self = *static_cast<attempt *>(arg);
             self.result.reset();
             self.raised = nullptr;
+            if (self.me.depth_ == 1)
+                self.me.inner_ = nullptr;
             try {
                 tx running(raw);
                 if constexpr (std::is_same_v<R, std::monostate>) {
@@ -221,6 +251,8 @@ class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
                 return failed.code;
             } catch (...) {
                 self.raised = std::current_exception();
+                if (self.me.depth_ > 1 && !self.me.inner_)
+                    self.me.inner_ = self.raised;
                 return 1;
             }
         }
@@ -228,19 +260,28 @@ class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
     template <class F> auto run(int (*how)(towa_dtx_thread *, towa_dtx_body, void *), F &body) {
         using given = std::invoke_result_t<F &, tx &>;
         using kept = std::conditional_t<std::is_void_v<given>, std::monostate, given>;
-        attempt<F, kept> it{body, {}, {}};
-        const int code = how(raw(), attempt<F, kept>::run, &it);
+        attempt<F, kept> it{body, *this, {}, {}};
+        towa_dtx_thread *const log = raw();
+        depth_++;
+        const int code = how(log, attempt<F, kept>::run, &it);
+        depth_--;
         if (it.raised)
             std::rethrow_exception(it.raised);
+        // An inner transaction threw, the outer body did not let that pass, and the outer transaction ends in it all the same.
+        if (code > 0 && depth_ == 0 && inner_)
+            std::rethrow_exception(std::exchange(inner_, nullptr));
         check(code);
         if constexpr (!std::is_void_v<given>)
             return std::move(*it.result);
     }
+    // Transactions that run in one another, and what the first inner one threw in this run of the outermost.
+    int depth_ = 0;
+    std::exception_ptr inner_;
 };
 
 template <class K> class session;
 
-// An ordered map in a pool, or in a directory of its own. Give its sessions back before it.
+// An ordered map in a pool, or in a directory of its own.
 template <class K> class tree : public detail::handle<towa_tree, towa_tree_close> {
     static_assert(std::is_same_v<K, std::uint64_t> || std::is_same_v<K, std::string>, "keys are std::uint64_t or std::string");
 
@@ -248,10 +289,13 @@ template <class K> class tree : public detail::handle<towa_tree, towa_tree_close
     static constexpr unsigned keys = std::is_same_v<K, std::string> ? TOWA_TREE_BYTES : TOWA_TREE_U64;
 
     // The B+-tree named `name` in `in`, created if there is none.
-    tree(pool &in, const char *name) : handle(towa_tree_open(in.raw(), name, keys)) {}
+    tree(pool &in, const char *name) : handle(towa_tree_open(in.raw(), name, keys), in.shared()) {}
     // The FPTree in directory `path`.
     explicit tree(const std::filesystem::path &path, const towa_tree_options *o = nullptr)
         : handle(towa_tree_open_fp(path.c_str(), o, keys)) {}
+
+    // Removes the B+-tree named `name` in `in`, which is not open, and gives its space back.
+    static void destroy(pool &in, const char *name) { check(towa_tree_destroy(in.raw(), name, keys)); }
 
     // Number of keys, while nobody writes.
     std::uint64_t count() const {
@@ -293,7 +337,7 @@ template <class K> class session : public detail::handle<towa_tree_session, towa
     using key_view = std::conditional_t<std::is_same_v<K, std::string>, std::string_view, K>;
     using entry = std::pair<K, std::uint64_t>;
 
-    explicit session(tree<K> &in) : handle(towa_tree_session_open(in.raw())) {}
+    explicit session(tree<K> &in) : handle(towa_tree_session_open(in.raw()), in.shared()) {}
 
     // Adds `key`, unless it is there; whether it was added.
     bool insert(key_view key, std::uint64_t value) { return detail::yes(towa_tree_insert(raw(), at(key), len(key), value)); }

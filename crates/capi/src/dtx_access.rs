@@ -208,6 +208,42 @@ pub unsafe extern "C" fn towa_dtx_free(tx: *mut Given<DtxThread>, block: *mut c_
     }
 }
 
+/// Where a root points, as part of what the transaction reads.
+///
+/// # Safety
+/// `tx` is NULL or any handle; `name` is NULL or a C string; `object` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn towa_dtx_root(
+    tx: *mut Given<DtxThread>,
+    name: *const c_char,
+    type_tag: u64,
+    size: usize,
+    object: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: handed on.
+    unsafe {
+        access("towa_dtx_root", tx, |running| {
+            running.in_software();
+            let name = root_name(name, "root name")?;
+            if object.is_null() {
+                return Err(nowhere(running, "towa_dtx_root"));
+            }
+            let Some(root) = running.tx().root(name)? else {
+                set(object, std::ptr::null_mut());
+                return Ok(());
+            };
+            if root.type_tag != type_tag || root.size != size as u64 {
+                let pool = &running.pool.name;
+                let (tag, len) = (root.type_tag, root.size);
+                let why = format!("{pool}: root '{name}' has type tag {tag:#x} and {len} bytes, not {type_tag:#x} and {size}");
+                return Err(Failure::new(error::ETYPE, why).into());
+            }
+            set(object, root.ptr.as_ptr().cast());
+            Ok(())
+        })
+    }
+}
+
 /// Sets or removes a root when the transaction takes effect.
 ///
 /// # Safety

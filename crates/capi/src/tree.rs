@@ -93,6 +93,7 @@ impl From<towa_tree::Error> for Failure {
             E::KeyTooLong { .. } => error::EINVAL,
             E::OutOfSpace { .. } => error::ENOSPC,
             E::Damaged { .. } => error::EDAMAGED,
+            E::InUse { .. } => error::EBUSY,
             E::Mismatch { .. } => error::ETYPE,
             _ => error::EINTERNAL,
         };
@@ -127,6 +128,28 @@ pub unsafe extern "C" fn towa_tree_open(pool: *mut Given<DtxPool>, name: *const 
         Ok(Given::give(Arc::new(Tree { kept: RwLock::new(kept), name, sessions: AtomicUsize::new(0), _user: Some(user) })))
     })
     .unwrap_or(ptr::null_mut())
+}
+
+/// Removes the B+-tree named `name`, and gives its blocks back.
+///
+/// # Safety
+/// As [`towa_tree_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn towa_tree_destroy(pool: *mut Given<DtxPool>, name: *const c_char, keys: c_uint) -> c_int {
+    guard_code("towa_tree_destroy", || {
+        refuse_in_body("towa_tree_destroy")?;
+        check_keys(keys)?;
+        // SAFETY: handed on.
+        let (pool, name) = unsafe { (DtxPool::of(pool)?, root_name(name, "tree name")?) };
+        if pool.pool.root(name).is_none() {
+            return Err(Failure::new(error::ENOENT, format!("{}: there is no tree '{name}' to destroy", pool.name)));
+        }
+        let _user = User::tree(pool);
+        Ok(match keys {
+            TREE_U64 => BpTree::<u64>::destroy(&pool.pool, name),
+            _ => BpTree::<[u8]>::destroy(&pool.pool, name),
+        }?)
+    })
 }
 
 /// Opens or creates the FPTree in a directory.
@@ -203,7 +226,8 @@ pub unsafe extern "C" fn towa_tree_close(tree: *mut Given<Tree>) -> c_int {
         let tree = Arc::into_inner(handle)
             .ok_or_else(|| Failure::usage("the tree was used by another thread while it was being closed"))?;
         match tree.kept.into_inner() {
-            Kept::BpU64(_) | Kept::BpBytes(_) => Ok(()),
+            Kept::BpU64(tree) => Ok(tree.close()?),
+            Kept::BpBytes(tree) => Ok(tree.close()?),
             Kept::FpU64(tree) => Ok(tree.close()?),
             Kept::FpBytes(tree) => Ok(tree.close()?),
         }

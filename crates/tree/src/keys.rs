@@ -47,6 +47,8 @@ pub trait Key: sealed::Sealed + Ord + Send + Sync + Debug + 'static {
     fn copy_to(&self, into: &mut Self::Owned);
     /// The key as a word, if it is [inline](Self::INLINE); 0 otherwise.
     fn word(&self) -> u64;
+    /// Bytes of its blob; 0 for inline keys.
+    fn blob_len(&self) -> usize;
     /// The words of its blob, and how many; none for inline keys.
     fn blob(&self, into: &mut [u64; BLOB_LEN]) -> usize;
     /// How this key compares with the stored one.
@@ -81,6 +83,9 @@ impl Key for u64 {
     #[inline]
     fn word(&self) -> u64 {
         *self
+    }
+    fn blob_len(&self) -> usize {
+        0
     }
     fn blob(&self, _: &mut [u64; BLOB_LEN]) -> usize {
         0
@@ -134,6 +139,9 @@ impl Key for [u8] {
     }
     fn word(&self) -> u64 {
         0
+    }
+    fn blob_len(&self) -> usize {
+        8 + self.len().next_multiple_of(8)
     }
     fn blob(&self, into: &mut [u64; BLOB_LEN]) -> usize {
         into[0] = self.len() as u64;

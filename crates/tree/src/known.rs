@@ -40,7 +40,7 @@ pub fn check_all(pool: &Pool) -> Result<Vec<Checked>> {
 }
 
 fn check_root<K: Key + ?Sized>(pool: &Pool, name: &str, kind: &'static str) -> Result<Option<Checked>> {
-    match BpTree::<K>::open(pool, name) {
+    match BpTree::<K>::look(pool, name) {
         Ok(tree) => {
             tree.check()?;
             Ok(Some(Checked { name: name.into(), kind, items: OrderedMap::<K>::count(&tree)? }))

@@ -40,6 +40,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// It is open elsewhere in this program.
+    #[error("{pool}: {what}")]
+    InUse {
+        /// Where.
+        pool: String,
+        /// What is.
+        what: String,
+    },
     /// There is something else under that name, or a map of other keys.
     #[error("{pool}: {what}")]
     Mismatch {

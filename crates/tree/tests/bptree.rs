@@ -270,3 +270,118 @@ fn a_full_heap_loses_nothing() {
         fill_up::<[u8], 8, 4>(tm);
     }
 }
+
+/// A tree that had filled the pool and was emptied kept every node, in this run and in all later ones.
+#[test]
+fn an_emptied_tree_gives_its_space_back() {
+    for tm in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { heap_len: 4 << 20, lane_len: 64 << 10, ..options(tm) };
+        let pool = Pool::create(dir.path(), &options).unwrap();
+        let block = |pool: &Pool| pool.register().unwrap().transaction_software(|tx| tx.alloc(4000));
+        let fill = |tree: &BpTree<u64>| {
+            let mut session = tree.session().unwrap();
+            let count = (0u64..).find(|n| session.insert(&n.reverse_bits(), *n).is_err()).unwrap();
+            (0..count).for_each(|n| assert_eq!(session.remove(&n.reverse_bits()).unwrap(), Some(n)));
+            count
+        };
+        let tree = BpTree::<u64>::create(&pool, "one").unwrap();
+        let count = fill(&tree);
+        assert!(block(&pool).is_err(), "while the tree is open its nodes are its own");
+        let beside = BpTree::<u64>::open(&pool, "one").unwrap();
+        tree.close().unwrap();
+        assert!(block(&pool).is_err(), "it is open still");
+        beside.close().unwrap();
+        block(&pool).unwrap();
+        // One that is dropped, not closed, gives it back when it is opened again: after a crash, say.
+        let tree = BpTree::<u64>::open(&pool, "one").unwrap();
+        assert!(fill(&tree) > count * 9 / 10);
+        drop(tree);
+        pool.abandon();
+        let pool = Pool::open(dir.path(), &options).unwrap();
+        let tree = BpTree::<u64>::open(&pool, "one").unwrap();
+        let two = BpTree::<u64>::create(&pool, "two").unwrap();
+        tree.check().unwrap();
+        assert!(fill(&two) > count * 8 / 10);
+        assert_eq!(tree.count().unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_destroyed_tree_is_gone_and_an_open_one_is_not_destroyed() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &options(TmChoice::Auto));
+    let tree = BpTree::<[u8]>::create(&pool, "tree").unwrap();
+    let mut session = tree.session().unwrap();
+    (0u64..2000).for_each(|n| assert!(session.insert(&<[u8]>::make(n), n).unwrap()));
+    drop(session);
+    assert!(matches!(BpTree::<[u8]>::destroy(&pool, "tree"), Err(Error::InUse { .. })));
+    // Nor does a transaction take its root away, or put something else there.
+    let mut thread = pool.register().unwrap();
+    let other = pool.root("tree").map(|root| towa_tx::Root { type_tag: 7, ..root });
+    for root in [None, other] {
+        let refused = thread.transaction(|tx| tx.set_root("tree", root)).unwrap_err().to_string();
+        assert!(refused.contains("tree which is open"), "{refused}");
+    }
+    assert!(thread.transaction(|tx| tx.create_root("tree", other.unwrap())).is_err());
+    assert_eq!(tree.session().unwrap().get(&<[u8]>::make(7)).unwrap(), Some(7));
+    tree.close().unwrap();
+    assert!(matches!(BpTree::<u64>::destroy(&pool, "tree"), Err(Error::Mismatch { .. })), "of other keys");
+    BpTree::<[u8]>::destroy(&pool, "tree").unwrap();
+    assert!(matches!(BpTree::<[u8]>::destroy(&pool, "tree"), Err(Error::Mismatch { .. })), "there is none");
+    assert_eq!((pool.root_names().len(), pool.check_blocks()), (0, Ok(0)));
+    thread.transaction(|tx| tx.set_root("tree", None)).unwrap();
+    BpTree::<u64>::create(&pool, "tree").unwrap();
+}
+
+/// A transaction that set the root before the tree was opened takes effect before that, or not at all.
+#[test]
+fn a_root_that_is_held_by_the_time_it_would_be_set_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &Options { commit: Commit::Buffered, ..options(TmChoice::Stm) });
+    BpTree::<u64>::create(&pool, "tree").unwrap();
+    let mut held = None;
+    let late = pool.register().unwrap().transaction(|tx| {
+        tx.set_root("tree", None)?;
+        held = Some(pool.hold_root("tree"));
+        Ok(())
+    });
+    assert!(matches!(late, Err(towa_tx::Error::Usage(_))), "{late:?}");
+    drop(held);
+    BpTree::<u64>::open(&pool, "tree").unwrap();
+}
+
+/// An FPTree kept the blocks that it had taken, and its check then said that it is damaged.
+#[test]
+fn an_iterator_that_panics_leaves_a_sound_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(dir.path(), &options(TmChoice::Auto));
+    let medium = towa_media::RamMedium::anonymous();
+    let in_place = FpTree::<[u8]>::create(medium, &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap();
+    let maps: [Box<dyn OrderedMap<[u8]>>; 2] =
+        [Box::new(Small::<[u8]>::create(&pool, "map").unwrap()), Box::new(in_place)];
+    for (nr, mut map) in maps.into_iter().enumerate() {
+        let keys: Vec<Vec<u8>> = (0..1000u64).map(|n| format!("key {n:05}").into_bytes()).collect();
+        let mut entries = keys.iter().enumerate().map(|(n, key)| {
+            assert!(n != 500, "from the iterator");
+            (key.as_slice(), n as u64)
+        });
+        let load = std::panic::AssertUnwindSafe(|| map.bulk_load(&mut entries));
+        assert!(std::panic::catch_unwind(load).is_err());
+        map.check().unwrap_or_else(|e| panic!("map {nr}: {e}"));
+        assert!(map.session().unwrap().insert(b"~", 1).unwrap());
+        map.check().unwrap_or_else(|e| panic!("map {nr}: {e}"));
+    }
+}
+
+/// A leaf with its keys is one record: of the longest keys it did not fit into the least log, where inserting them did.
+#[test]
+fn long_keys_are_loaded_with_the_least_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &Options { lane_len: 64 << 10, ..options(TmChoice::Auto) }).unwrap();
+    let tree = BpTree::<[u8]>::create(&pool, "map").unwrap();
+    let model: Model<[u8]> = (0..500u64).map(|n| (format!("{n:01024}").into_bytes(), n)).collect();
+    assert_eq!(tree.bulk_load(model.iter().map(|(k, v)| (k.as_slice(), *v))).unwrap(), 500);
+    tree.check().unwrap();
+    same(&tree, &model, "long keys");
+}

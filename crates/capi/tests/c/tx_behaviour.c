@@ -341,6 +341,7 @@ static const struct {
     {"fptree", test_fptree},
     {"tree_threads", test_tree_threads},
     {"tree_misuse", test_tree_misuse},
+    {"tree_destroyed", test_tree_destroyed},
 };
 
 int main(int argc, char **argv)

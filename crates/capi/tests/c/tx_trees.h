@@ -287,6 +287,60 @@ static int use_inside(const void *key, size_t key_len, uint64_t value, void *arg
     return TOWA_DTX_AGAIN;
 }
 
+static int take_the_root_away(towa_dtx *tx, void *arg)
+{
+    (void)arg;
+    return towa_dtx_set_root(tx, "t", 0, 0, NULL);
+}
+
+/* A root of 8 bytes is set, found and removed in one transaction. */
+static int look_at_a_root(towa_dtx *tx, void *arg)
+{
+    void *block, *found = &block;
+    int rc;
+    (void)arg;
+    if ((rc = towa_dtx_root(tx, "r", 7, 8, &found)))
+        return rc;
+    EXPECT(found == NULL);
+    if ((rc = towa_dtx_alloc(tx, 8, &block)) || (rc = towa_dtx_set_root(tx, "r", 7, 8, block)) ||
+        (rc = towa_dtx_root(tx, "r", 7, 8, &found)))
+        return rc;
+    EXPECT(found == block);
+    if ((rc = towa_dtx_set_root(tx, "r", 0, 0, NULL)))
+        return rc;
+    return towa_dtx_free(tx, block);
+}
+
+static int look_at_a_tree(towa_dtx *tx, void *arg)
+{
+    void *found;
+    (void)arg;
+    return towa_dtx_root(tx, "t", 7, 8, &found);
+}
+
+static void test_tree_destroyed(void)
+{
+    uint64_t key;
+    begin();
+    EXPECT_ERROR(towa_tree_destroy(pool, "t", TOWA_TREE_U64), TOWA_ENOENT, "no tree 't'");
+    tree = towa_tree_open(pool, "t", TOWA_TREE_U64);
+    open_session();
+    for (key = 0; key < 1000; key++)
+        EXPECT(towa_tree_insert(session, &key, 8, key) == 1);
+    EXPECT_ERROR(towa_tree_destroy(pool, "t", TOWA_TREE_U64), TOWA_EBUSY, "is open");
+    EXPECT_ERROR(towa_dtx_run(thread, take_the_root_away, NULL), TOWA_EUSAGE, "a tree which is open");
+    EXPECT_ERROR(towa_dtx_run(thread, look_at_a_tree, NULL), TOWA_ETYPE, "256 bytes");
+    OK(towa_dtx_run(thread, look_at_a_root, NULL));
+    EXPECT(towa_tree_get(session, &key, 8, NULL) == 0);
+    close_tree();
+    EXPECT_ERROR(towa_tree_destroy(pool, "t", TOWA_TREE_BYTES), TOWA_ETYPE, "u64 keys");
+    OK(towa_tree_destroy(pool, "t", TOWA_TREE_U64));
+    tree = towa_tree_open(pool, "t", TOWA_TREE_BYTES);
+    EXPECT(towa_tree_count(tree) == 0);
+    OK(towa_tree_close(tree));
+    end();
+}
+
 static void test_tree_misuse(void)
 {
     uint64_t key = 1, value = 0;

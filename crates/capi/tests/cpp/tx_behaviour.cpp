@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -96,6 +97,47 @@ static void test_exceptions_roll_back() {
         EXPECT(me.transaction([&](towa::dtx::tx &tx) { return tx.read(c->a) == 1 && tx.read(c->b) == 2; }));
         EXPECT(!pool.root<cells>("gone"));
     }
+}
+
+// The outer call said something of an earlier, unrelated failure.
+static void test_an_inner_exception_that_is_swallowed_ends_the_outer_one() {
+    for (unsigned tm : {TOWA_DTX_TM_AUTO, TOWA_DTX_TM_STM, TOWA_DTX_TM_LOCK}) {
+        towa::dtx::pool pool(path, small(tm));
+        towa::dtx::thread me(pool);
+        auto *c = find(pool, me);
+        EXPECT_THROW(towa::type_mismatch, pool.root<std::string>("cells"));
+        try {
+            me.transaction([&](towa::dtx::tx &tx) {
+                tx.write(c->a, 50);
+                try {
+                    me.transaction([&](towa::dtx::tx &) { throw std::logic_error("inner gave up"); });
+                } catch (const std::logic_error &) {
+                }
+            });
+            EXPECT(false);
+        } catch (const std::logic_error &e) {
+            EXPECT(std::string(e.what()) == "inner gave up");
+        }
+        EXPECT(me.transaction([&](towa::dtx::tx &tx) { return tx.read(c->a); }) == 1);
+    }
+}
+
+// A pool that went before its thread stayed open for the rest of the process.
+static void test_what_lies_in_a_pool_may_outlive_its_object() {
+    for (int round = 0; round < 2; round++) {
+        std::optional<towa::dtx::pool> pool(std::in_place, path, small());
+        towa::dtx::thread me(*pool);
+        towa::dtx::tree<std::uint64_t> tree(*pool, "tree");
+        towa::dtx::session<std::uint64_t> session(tree);
+        pool.reset();
+        EXPECT(session.insert(static_cast<std::uint64_t>(round), 1));
+        me.transaction([&](towa::dtx::tx &tx) { tx.set_root("it", tx.make(cells{})); });
+    }
+    towa::dtx::pool pool(path, small());
+    EXPECT(towa::dtx::tree<std::uint64_t>(pool, "tree").count() == 2);
+    towa::dtx::tree<std::uint64_t>::destroy(pool, "tree");
+    EXPECT_THROW(towa::error, towa::dtx::tree<std::uint64_t>::destroy(pool, "tree"));
+    pool.close();
 }
 
 static void test_failures_are_exceptions() {
@@ -223,6 +265,8 @@ static const std::map<std::string, void (*)()> tests = {
     {"results_and_words", test_results_and_words},
     {"exceptions_roll_back", test_exceptions_roll_back},
     {"failures_are_exceptions", test_failures_are_exceptions},
+    {"an_inner_exception_that_is_swallowed_ends_the_outer_one", test_an_inner_exception_that_is_swallowed_ends_the_outer_one},
+    {"what_lies_in_a_pool_may_outlive_its_object", test_what_lies_in_a_pool_may_outlive_its_object},
     {"threads", test_threads},
     {"trees", test_trees},
     {"loading", test_loading},

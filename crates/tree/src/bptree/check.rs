@@ -39,7 +39,10 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         if level > LEVELS_MAX {
             return Err(self.damaged(format!("the root has level {level}")));
         }
-        seen.node(root, level, None, None)?;
+        // One that is being destroyed may have no node any more.
+        if root != 0 || seen.thread.load(self.header + header::DESTROYED) == 0 {
+            seen.node(root, level, None, None)?;
+        }
         for (list, level, what) in [(header::FREE_LEAVES, 0, "a free leaf"), (header::FREE_INNERS, 1, "a free inner node")] {
             let mut next = seen.thread.load(self.header + list);
             while next != 0 {

@@ -1,7 +1,7 @@
 //! Where things lie in a tree's blocks, and copies of nodes.
 //!
 //! ```text
-//!   header, line 0:  | magic | format version | kind of keys | leaf entries | inner keys |          never changes
+//!   header, line 0:  | magic | format version | kind of keys | leaf entries | inner keys | 1: being destroyed |
 //!           line 1:  | version | root | its level |
 //!           line 2:  | free leaves |      line 3:  | free inner nodes |      heads of lists, linked through word 1 of the nodes
 //!
@@ -28,6 +28,7 @@ pub(crate) const ROOT_TAG: u64 = MAGIC;
 /// Bytes of the header, and offsets of its words.
 pub(super) mod header {
     pub const LEN: u64 = 256;
+    pub const DESTROYED: u64 = 40;
     pub const VERSION: u64 = 64;
     pub const ROOT: u64 = 72;
     pub const LEVEL: u64 = 80;

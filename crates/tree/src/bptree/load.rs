@@ -17,7 +17,8 @@ use crate::keys::Key;
 use crate::map::{Error, Result};
 
 impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INNER> {
-    /// Fills the tree, which is empty, with entries of rising keys: how many there were. Leaves are filled to 15/16.
+    /// Fills the tree, which is empty, with entries of rising keys: how many there were. Leaves are filled to 15/16, or less where
+    /// logs are small and keys are long.
     ///
     /// # Errors
     /// [`Error::Mismatch`]: the tree is not empty, or a key does not follow the one before it. [`Error::OutOfSpace`]. What was loaded by
@@ -27,10 +28,17 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         let mut entries = entries.into_iter().peekable();
         let (mut count, mut last): (u64, Option<Q>) = (0, None);
         let full = LEAF - LEAF / 16;
+        let heap = self.pool.heap();
+        let most = if heap.is_volatile() { u64::MAX } else { heap.lanes().lane_len() / 4 };
         while entries.peek().is_some() {
             let mut part: Vec<(Q, u64)> = Vec::with_capacity(full);
-            for entry in entries.by_ref().take(full) {
+            let mut blobs = 0;
+            while part.len() < full {
+                // A leaf and its keys are one record, which fits into half a log.
+                let fits = |entry: &(Q, u64)| blobs == 0 || blobs + entry.0.borrow().blob_len() as u64 <= most;
+                let Some(entry) = entries.next_if(fits) else { break };
                 entry.0.borrow().check()?;
+                blobs += entry.0.borrow().blob_len() as u64;
                 let before = part.last().map(|e| &e.0).or(last.as_ref());
                 if before.is_some_and(|before| before.borrow() >= entry.0.borrow()) {
                     let what = format!("entry {} to load does not follow the one before it; sort them", count + part.len() as u64);

@@ -16,10 +16,12 @@
 //! | `session` | looking up, adding, changing, removing within a leaf: one small transaction |
 //! | `change`, `split`, `merge` | changes of several nodes: worked out outside, made in one transaction |
 //! | `scan`, `load`, `check` | scans; filling an empty tree; every invariant |
+//! | `destroy` | giving back free nodes, and whole trees |
 //!
 //! What must always hold:
 //! 1. every change of a node, and of a node's range of keys, stamps the node's version word (`walk.rs`);
-//! 2. nodes are never given back to the allocator, so that their version words stay version words. The tree keeps free nodes itself;
+//! 2. no node is given back to the allocator while the tree is open, so that version words stay version words. The tree keeps free nodes
+//!    itself, and gives them back when it is opened or closed (`destroy.rs`);
 //! 3. a leaf's version guards its entries, their blobs and its range; so what an operation needs to be durable is that version.
 //!
 //! What makes it fast where the tree measured by Castro et al. (NV-HTM, IPDPS 2018) was slow is said in ARCHITECTURE.md; that tree is
@@ -27,6 +29,7 @@
 
 mod change;
 mod check;
+mod destroy;
 mod layout;
 mod load;
 mod merge;
@@ -38,7 +41,7 @@ mod walk;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use towa_tx::{Addr, Pool, Root, Thread};
+use towa_tx::{Addr, Pool, Root, RootHold, Thread};
 
 use crate::keys::Key;
 use crate::map::{Error, OrderedMap, Result, Session};
@@ -55,6 +58,8 @@ pub use session::BpSession;
 pub struct BpTree<K: ?Sized, const LEAF: usize = 48, const INNER: usize = 62> {
     pool: Pool,
     header: Addr,
+    /// No transaction sets or removes its root.
+    hold: RootHold,
     _keys: PhantomData<fn(&K)>,
 }
 
@@ -65,11 +70,12 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     /// [`Error::Mismatch`]: there is a root of this name; [`Error::OutOfSpace`]; a name that cannot be.
     pub fn create(pool: &Pool, name: &str) -> Result<Self> {
         let () = Shape::<LEAF, INNER>::POSSIBLE;
+        let hold = pool.hold_root(name);
         if pool.root(name).is_some() {
             let what = format!("there is a root {name:?} already; open it, or choose another name");
             return Err(Error::Mismatch { pool: pool.location(), what });
         }
-        let mut tree = Self::at(pool, 0);
+        let mut tree = Self::at(pool, hold, 0);
         let made = pool.register()?.transaction_software(|tx| {
             let block = tx.alloc((header::LEN + SLACK) as usize)?;
             let header = aligned(block);
@@ -82,28 +88,59 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             tx.touch(header + header::VERSION)?;
             tx.touch(root + VERSION)?;
             let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(header as usize)).expect("an address in the heap");
-            tx.create_root(name, Root { ptr, type_tag: ROOT_TAG, size: header::LEN })?;
+            tx.create_held_root(&tree.hold, Root { ptr, type_tag: ROOT_TAG, size: header::LEN })?;
             Ok(header)
         });
         tree.header = made.map_err(|e| tree.failed(e))?;
         Ok(tree)
     }
 
-    /// Opens the tree that is root `name` of `pool`.
+    /// Opens the tree that is root `name` of `pool`. If nothing else in this program has it open, nodes that it has no use for are given
+    /// back to the pool.
     ///
     /// # Errors
-    /// [`Error::Mismatch`]: there is no such root, or it is no tree of such keys and sizes.
+    /// [`Error::Mismatch`]: there is no such root, it is no tree of such keys and sizes, or it was being [destroyed](Self::destroy).
     pub fn open(pool: &Pool, name: &str) -> Result<Self> {
+        let tree = Self::look(pool, name)?;
+        let entered = tree.hold.enter();
+        let mut thread = tree.thread()?;
+        if thread.load(tree.header + header::DESTROYED) != 0 {
+            let what = format!("the tree {name:?} was being destroyed when its program ended; destroy it again, which goes on with that");
+            return Err(Error::Mismatch { pool: pool.location(), what });
+        }
+        if entered.is_only() {
+            tree.give_back_free_nodes(&mut thread)?;
+        }
+        drop(entered);
+        Ok(tree)
+    }
+
+    /// The tree that is root `name`, as it is: to be looked at.
+    pub(crate) fn look(pool: &Pool, name: &str) -> Result<Self> {
+        let hold = pool.hold_root(name);
+        // Who destroys it is waited for. From then on it is held, and is not destroyed.
+        let entered = hold.enter();
+        let header = Self::find(pool, name)?.1;
+        drop(entered);
+        Ok(Self::at(pool, hold, header))
+    }
+
+    /// The header of the tree that is root `name`, which is held.
+    fn find(pool: &Pool, name: &str) -> Result<(Thread, Addr)> {
         let () = Shape::<LEAF, INNER>::POSSIBLE;
         let mismatch = |what| Err(Error::Mismatch { pool: pool.location(), what });
+        let damaged = |what| Err(Error::Damaged { pool: pool.location(), what });
         let Some(root) = pool.root(name) else {
             return mismatch(format!("there is no root {name:?}; create the tree"));
         };
+        if root.type_tag != ROOT_TAG {
+            return mismatch(format!("root {name:?} is no B+-tree; open it as what it is"));
+        }
         let at = root.ptr.as_ptr().addr() as u64;
         let thread = pool.register()?;
-        let fits = root.type_tag == ROOT_TAG && at.is_multiple_of(64) && thread.holds(at) && thread.holds(at + header::LEN - 8);
+        let fits = at.is_multiple_of(64) && thread.holds(at) && thread.holds(at + header::LEN - 8);
         if !fits || thread.load(at) != MAGIC {
-            return mismatch(format!("root {name:?} is no B+-tree; open it as what it is"));
+            return damaged(format!("root {name:?} is said to be a B+-tree, and at {at:#x} there is none"));
         }
         let found = layout::copy(&thread, at, 5);
         if found[1] != FORMAT {
@@ -119,7 +156,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 K::NAME
             ));
         }
-        Ok(Self::at(pool, at))
+        Ok((thread, at))
     }
 
     /// [Opens](Self::open) the tree, or [creates](Self::create) it where there is no root of that name.
@@ -134,11 +171,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         }
     }
 
-    fn at(pool: &Pool, header: Addr) -> Self {
-        Self { pool: pool.clone(), header, _keys: PhantomData }
+    fn at(pool: &Pool, hold: RootHold, header: Addr) -> Self {
+        Self { pool: pool.clone(), header, hold, _keys: PhantomData }
     }
 
-    /// The first line of its header.
+    /// What its header begins with.
     fn described() -> [u64; 5] {
         let mut kind = [0; 8];
         kind[..K::NAME.len()].copy_from_slice(K::NAME.as_bytes());

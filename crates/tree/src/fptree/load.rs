@@ -9,6 +9,9 @@
 //! free at the next opening; after that store's fence all of it is there.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
+
+use towa_alloc::Allocator;
 
 use super::index::Index;
 use super::layout::*;
@@ -26,26 +29,25 @@ impl<K: Key + ?Sized> FpTree<K> {
         if head.bitmap() != 0 || head.next() != 0 {
             return Err(Error::Mismatch { pool: pool(), what: "only an empty tree can be loaded at once".into() });
         }
-        let mut loaded = Loaded { blocks: Vec::new(), leaves: Vec::new(), open: None, count: 0 };
+        let mut loaded =
+            Loaded { allocator: &self.allocator, blocks: Vec::new(), leaves: Vec::new(), open: None, count: 0, linked: false };
         let index = Index::new(self.head, arena.len())?;
+        self.load_leaves(entries, &mut loaded)?;
         // The index before the list: what is in the list is found.
-        let built =
-            self.load_leaves(entries, &mut loaded).and_then(|()| recover::build_index(&arena, &index, self.head, &loaded.leaves));
-        if let Err(e) = built {
-            let mut local = self.allocator.local();
-            let leaves = loaded.leaves.iter().map(|(_, off)| off).chain(&loaded.open);
-            loaded.blocks.iter().chain(leaves).for_each(|off| local.free(*off));
-            return Err(e);
-        }
+        recover::build_index(&arena, &index, self.head, &loaded.leaves)?;
         let Some((_, first)) = loaded.leaves.first() else { return Ok(0) };
         arena.fence()?;
+        // From here on it may be in the list.
+        loaded.linked = true;
         head.set_next(&arena, *first)?;
         arena.fence()?;
+        let count = loaded.count;
+        drop(loaded);
         self.index = index;
-        Ok(loaded.count)
+        Ok(count)
     }
 
-    fn load_leaves<Q: Borrow<K>>(&self, entries: impl IntoIterator<Item = (Q, u64)>, loaded: &mut Loaded<K>) -> Result<()> {
+    fn load_leaves<Q: Borrow<K>>(&self, entries: impl IntoIterator<Item = (Q, u64)>, loaded: &mut Loaded<'_, K>) -> Result<()> {
         let arena = &*self.arena;
         let mut local = self.allocator.local();
         let fill = (self.full.count_ones() as usize * 3 / 4).max(1);
@@ -101,8 +103,9 @@ impl<K: Key + ?Sized> FpTree<K> {
     }
 }
 
-/// What was taken so far.
-struct Loaded<K: Key + ?Sized> {
+/// What was taken so far. It is free again if the load does not end, because of an error or of a panic in the iterator.
+struct Loaded<'a, K: Key + ?Sized> {
+    allocator: &'a Arc<Allocator>,
     /// Blobs.
     blocks: Vec<u64>,
     /// Leaves with their least keys.
@@ -110,4 +113,16 @@ struct Loaded<K: Key + ?Sized> {
     /// The leaf that comes next.
     open: Option<u64>,
     count: u64,
+    /// The list may lead to it.
+    linked: bool,
+}
+
+impl<K: Key + ?Sized> Drop for Loaded<'_, K> {
+    fn drop(&mut self) {
+        if !self.linked {
+            let mut local = self.allocator.local();
+            let leaves = self.leaves.iter().map(|(_, off)| off).chain(&self.open);
+            self.blocks.iter().chain(leaves).for_each(|off| local.free(*off));
+        }
+    }
 }
