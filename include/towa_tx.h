@@ -25,7 +25,8 @@
  *   - TOWA_DTX_STRICT (the default): when towa_dtx_run returns TOWA_OK, what the transaction wrote is durable, and so is
  *     everything it read. After a crash exactly the transactions that returned are there, plus possibly the one in flight of
  *     each thread, whole or not at all.
- *     A transaction returns when all that began before it is durable or over: a body that takes long holds up every other one.
+ *     A transaction returns when all that began before it is durable or over: a body that takes long holds up every
+ *     other one.
  *   - TOWA_DTX_BUFFERED: after a crash, a prefix of the order in which transactions took effect; it holds everything
  *     committed before the last towa_dtx_pool_sync that returned, and misses at most about one interval.
  *   - Each change of a tree (towa_tree_*) is durable when the call returns, and what is read from it is durable.
@@ -197,11 +198,12 @@ int towa_dtx_alloc(towa_dtx *tx, size_t size, void **block);
 int towa_dtx_init(towa_dtx *tx, void *at, const void *bytes, size_t size);
 /* Frees a block when the transaction takes effect; NULL is fine. TOWA_EUSAGE if there is no live block. */
 int towa_dtx_free(towa_dtx *tx, void *block);
-/* Root `name` as part of what the transaction reads: *object gets its address, or NULL if there is none. A transaction that changes the
- * root conflicts with this one; what towa_dtx_pool_root gives may be out of date in a body. TOWA_ETYPE if it was set with another tag or
- * size. */
+/* Root `name` as part of what the transaction reads: *object gets its address, or NULL if there is none. A
+ * transaction that changes the root conflicts with this one; what towa_dtx_pool_root gives may be out of date in a
+ * body. TOWA_ETYPE if it was set with another tag or size. */
 int towa_dtx_root(towa_dtx *tx, const char *name, uint64_t type_tag, size_t size, void **object);
-/* Sets root `name` (1 to TOWA_ROOT_NAME_MAX bytes) to `object`, or removes it with NULL. TOWA_EUSAGE if it is that of an open tree. */
+/* Sets root `name` (1 to TOWA_ROOT_NAME_MAX bytes) to `object`, or removes it with NULL.
+ * TOWA_EUSAGE if it is that of an open tree. */
 int towa_dtx_set_root(towa_dtx *tx, const char *name, uint64_t type_tag, size_t size, void *object);
 
 /* ---- ordered maps -------------------------------------------------------------------------------------------------------- *
@@ -243,13 +245,15 @@ towa_tree *towa_tree_open(towa_dtx_pool *pool, const char *name, unsigned keys);
  * that are memory (TOWA_MEDIUM_DAX, TOWA_MEDIUM_RAM); on a file each step of a change is an fdatasync, and a tree in a pool takes
  * fewer. `options` may be NULL. NULL on failure. */
 towa_tree *towa_tree_open_fp(const char *path, const towa_tree_options *options, unsigned keys);
-/* Gives the handle back; the tree stays. TOWA_EBUSY, and nothing happens, while sessions are open. What removals left unused of a
- * tree in a pool is given back to the pool, unless another handle of it is open; so it is by towa_tree_open. */
+/* Gives the handle back; the tree stays. TOWA_EBUSY, and nothing happens, while sessions are open. What removals
+ * left unused of a tree in a pool is given back to the pool, unless another handle of it is open; so it is by
+ * towa_tree_open. */
 int towa_tree_close(towa_tree *tree);
-/* Removes the B+-tree named `name` of a pool, with all its keys, and gives the space back to the pool. (Values that are addresses of
- * blocks of your own are numbers to it.) TOWA_EBUSY, and nothing happens, while it is open; TOWA_ENOENT if there is none; TOWA_ETYPE if
- * there is something else, or a tree of other keys. It takes many transactions: after a crash in its midst the tree cannot be opened
- * any more, and this call goes on. Takes one of the pool's logs for the time of the call. Never in a body. */
+/* Removes the B+-tree named `name` of a pool, with all its keys, and gives the space back to the pool. (Values that
+ * are addresses of blocks of your own are numbers to it.) TOWA_EBUSY, and nothing happens, while it is open;
+ * TOWA_ENOENT if there is none; TOWA_ETYPE if there is something else, or a tree of other keys. It takes many
+ * transactions: after a crash in its midst the tree cannot be opened any more, and this call goes on. Takes one of
+ * the pool's logs for the time of the call. Never in a body. */
 int towa_tree_destroy(towa_dtx_pool *pool, const char *name, unsigned keys);
 /* Number of keys, counted by walking the tree (exact when nobody writes), or a negative code. */
 int64_t towa_tree_count(towa_tree *tree);

@@ -62,7 +62,8 @@ inline bool yes(int result) {
         throw_last_error();
     return result != 0;
 }
-// A handle that is closed once, before what it lies in: a pool that goes before its threads and trees is closed with the last of them.
+// A handle that is closed once, before what it lies in: a pool that goes before its threads and trees is closed with
+// the last of them.
 template <class H, int (*Close)(H *)> class handle {
   public:
     explicit handle(H *opened, std::shared_ptr<void> in = nullptr) : it_(own(opened, std::move(in))) {}
@@ -118,8 +119,8 @@ template <class H, int (*Close)(H *)> class handle {
 
 } // namespace detail
 
-// An open pool of transactions. Brings up the image and closes when it and all its threads and trees went out of scope; close() tells whether
-// that went well.
+// An open pool of transactions. Brings up the image and closes when it and all its threads and trees went out of
+// scope; close() tells whether that went well.
 class pool : public detail::handle<towa_dtx_pool, towa_dtx_pool_close> {
   public:
     // Opens (recovering, if need be) or creates.
@@ -267,7 +268,8 @@ class thread : public detail::handle<towa_dtx_thread, towa_dtx_unregister> {
         depth_--;
         if (it.raised)
             std::rethrow_exception(it.raised);
-        // An inner transaction threw, the outer body did not let that pass, and the outer transaction ends in it all the same.
+        // An inner transaction threw, the outer body did not let that pass, and the outer transaction ends in it all
+        // the same.
         if (code > 0 && depth_ == 0 && inner_)
             std::rethrow_exception(std::exchange(inner_, nullptr));
         check(code);

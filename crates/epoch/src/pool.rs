@@ -48,6 +48,8 @@ impl Pool {
         if options.mode == Mode::Volatile {
             return Self::volatile(options);
         }
+        // Before anything is made, its directory included.
+        Self::to_create(options).check()?;
         Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
     }
 
@@ -71,10 +73,13 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
+        Self::start(Heap::create(medium, &Self::to_create(options))?, options)
+    }
+
+    /// What the heap's part of a new pool is like.
+    fn to_create(options: &Options) -> CreateOptions {
         let log = LogShape::Ring { len: options.log_len };
-        let create =
-            CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault };
-        Self::start(Heap::create(medium, &create)?, options)
+        CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault }
     }
 
     /// Opens the pool on `medium`.

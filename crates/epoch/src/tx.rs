@@ -59,17 +59,18 @@ impl<'t> Tx<'t> {
 
     /// Write barrier: call **before** writing `len` bytes at `address`.
     ///
-    /// A transaction that finds its line marked by a later epoch panics in debug builds and poisons the pool in release builds, naming
-    /// the address: it and all later ones are never durable ([`try_commit`](Self::try_commit) says so). The other order, and conflicts
-    /// within an epoch, are not noticed.
+    /// A transaction that finds its line marked by a later epoch panics in debug builds and poisons the pool in
+    /// release builds, naming the address: it and all later ones are never durable ([`try_commit`](Self::try_commit)
+    /// says so). The other order, and conflicts within an epoch, are not noticed.
     ///
     /// # Panics
     /// If the range does not lie in the heap.
     ///
     /// # Safety
-    /// From this call until the transaction ends no other thread writes, or has a `&mut` to, any byte of the 64-byte lines that hold the
-    /// range, and no other transaction marks them. (A marked line is read; an undoable transaction that [aborts](Self::abort) writes the
-    /// bytes back that stood there when it marked, and so may whoever recovers the pool.)
+    /// From this call until the transaction ends no other thread writes, or has a `&mut` to, any byte of the 64-byte
+    /// lines that hold the range, and no other transaction marks them. (A marked line is read; an undoable
+    /// transaction that [aborts](Self::abort) writes the bytes back that stood there when it marked, and so may
+    /// whoever recovers the pool.)
     #[inline]
     #[track_caller]
     pub unsafe fn mark(&self, address: *const u8, len: usize) {
@@ -342,7 +343,8 @@ struct Marks<'m>(&'m Tx<'m>);
 impl Marker for Marks<'_> {
     #[inline]
     fn mark(&self, address: usize, len: usize) {
-        // SAFETY: the allocator marks headers that no other transaction writes, by the epoch rule, and blocks that it gives to this one.
+        // SAFETY: the allocator marks headers that no other transaction writes, by the epoch rule, and blocks that
+        // it gives to this one.
         unsafe { self.0.mark(without_provenance(address), len) };
     }
 

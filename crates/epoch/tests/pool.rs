@@ -325,3 +325,14 @@ fn warming_beside_writers_loses_nothing() {
         drop(pool);
     }
 }
+
+/// What is asked for is looked at before anything is made.
+#[test]
+fn a_refused_creation_leaves_no_directory() {
+    let dir = tempfile::tempdir().expect("dir");
+    let at = dir.path().join("pool");
+    for asked in [Options { heap_len: 1, ..options() }, Options { log_len: Some(1), ..options() }] {
+        assert!(Pool::create(&at, &asked).is_err() && Pool::open_or_create(&at, &asked).is_err());
+        assert!(!at.exists(), "left behind");
+    }
+}

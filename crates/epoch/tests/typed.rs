@@ -238,7 +238,8 @@ fn boxes_move_between_roots_of_one_transaction() {
     assert!(matches!(from.write_both(&stack(&other), &mut thread, |_, _, _| ()), Err(Error::Usage(_))));
 }
 
-/// Two types of one path and size, in two blocks of a function: a root of (A, A) opened as one of (A, B), and a number was read as a box.
+/// Two types of one path and size, in two blocks of a function: a root of (A, A) opened as one of (A, B), and a
+/// number was read as a box.
 #[test]
 fn types_of_one_name_are_not_confused() {
     persist_struct! { struct Cell<'p> { v: PBox<'p, u64> } }

@@ -63,6 +63,16 @@ pub struct CreateOptions {
     pub prefault: bool,
 }
 
+impl CreateOptions {
+    /// Whether there can be such a pool. To be asked before its directory is made.
+    ///
+    /// # Errors
+    /// [`Error::Options`].
+    pub fn check(&self) -> Result<()> {
+        new_superblock(self).map(drop)
+    }
+}
+
 impl Heap {
     /// Creates a pool on `medium`. A pool that is there already is an error, and so are files of its names that no interrupted creation
     /// left; what one left is removed. Creation that fails leaves nothing.

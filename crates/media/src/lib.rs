@@ -134,8 +134,8 @@ pub enum Access {
 ///
 /// # Safety
 /// What is built on a medium maps the bytes of its regions and follows what is stored there. So
-/// - [`open`](Self::open) gives the region that was made under that name, with what was stored there, and [`create`](Self::create) one of
-///   `len` zeroes;
+/// - [`open`](Self::open) gives the region that was made under that name, with what was stored there, and
+///   [`create`](Self::create) one of `len` zeroes;
 /// - [`lock`](Self::lock) gives one owner at a time what it locks, in this process and in others.
 pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Which kind this is.
@@ -184,8 +184,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
 /// A run of durable bytes with a name. All methods take `&self`: callers never write one range from two threads at once.
 ///
 /// # Safety
-/// - [`bytes`](Self::bytes), where there are any, are [`len`](Self::len) bytes that stay mapped for as long as the region lives, readable,
-///   and writable if it was opened to be written; they begin at a page;
+/// - [`bytes`](Self::bytes), where there are any, are [`len`](Self::len) bytes that stay mapped for as long as the
+///   region lives, readable, and writable if it was opened to be written; they begin at a page;
 /// - [`file`](Self::file) is a file that has that many bytes, from its beginning on, and keeps them;
 /// - what is [read](Self::read) is what was stored there last, and nobody stores there but through this region.
 pub unsafe trait Region: Send + Sync + fmt::Debug {

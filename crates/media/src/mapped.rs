@@ -49,7 +49,8 @@ impl MappedRegion {
     }
 }
 
-// SAFETY: a shared mapping of the whole file, which lives and keeps its length as long as the region does; the lock keeps others away.
+// SAFETY: a shared mapping of the whole file, which lives and keeps its length as long as the region does; the lock
+// keeps others away.
 unsafe impl Region for MappedRegion {
     fn len(&self) -> u64 {
         self.mapping.len() as u64

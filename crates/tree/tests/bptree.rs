@@ -358,8 +358,7 @@ fn an_iterator_that_panics_leaves_a_sound_map() {
     let pool = pool(dir.path(), &options(TmChoice::Auto));
     let medium = towa_media::RamMedium::anonymous();
     let in_place = FpTree::<[u8]>::create(medium, &fptree::Options { len: 4 << 20, ..Default::default() }).unwrap();
-    let maps: [Box<dyn OrderedMap<[u8]>>; 2] =
-        [Box::new(Small::<[u8]>::create(&pool, "map").unwrap()), Box::new(in_place)];
+    let maps: [Box<dyn OrderedMap<[u8]>>; 2] = [Box::new(Small::<[u8]>::create(&pool, "map").unwrap()), Box::new(in_place)];
     for (nr, mut map) in maps.into_iter().enumerate() {
         let keys: Vec<Vec<u8>> = (0..1000u64).map(|n| format!("key {n:05}").into_bytes()).collect();
         let mut entries = keys.iter().enumerate().map(|(n, key)| {

@@ -158,7 +158,8 @@ impl Engine {
         others.map(|(_, turns)| turns.load(Acquire)).collect()
     }
 
-    /// Waits until the transactions of other lanes that have a journal on now have ended it. Not to be called announced.
+    /// Waits until the transactions of other lanes that have a journal on now have ended it. Not to be called
+    /// announced.
     pub fn await_journals(&self, lane: usize) -> Result<()> {
         let backoff = Backoff::new();
         for (at, turns) in self.journals.iter().enumerate() {

@@ -5,8 +5,9 @@
 //!     └ a transaction that sets or removes the root: refused, unless it shows a hold of it
 //! ```
 //!
-//! What must always hold: while a root is held, nothing changes it but a transaction that shows a hold. It is looked at once more when the
-//! transaction takes effect, under the lock that holding takes: one that set the root before it was held has done so by then.
+//! What must always hold: while a root is held, nothing changes it but a transaction that shows a hold. It is looked
+//! at once more when the transaction takes effect, under the lock that holding takes: one that set the root before
+//! it was held has done so by then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +113,8 @@ impl std::fmt::Debug for RootEntered<'_> {
 }
 
 impl RootEntered<'_> {
-    /// Whether nothing else holds this root. What begins to hold it later and [enters](RootHold::enter) waits for this guard.
+    /// Whether nothing else holds this root. What begins to hold it later and [enters](RootHold::enter) waits for
+    /// this guard.
     pub fn is_only(&self) -> bool {
         self.hold.engine.held.0.lock().get(&self.hold.name).is_some_and(|entry| entry.holds == 1)
     }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use towa_heap::superblock::Door;
+use towa_heap::{CreateOptions, LogShape};
+
 use crate::engine;
 use crate::error::{Error, Result};
 
@@ -120,7 +123,14 @@ impl Options {
     /// Whether a pool can be created like that. Asked before anything is made, its directory included.
     pub(crate) fn check_to_create(&self) -> Result<()> {
         engine::choose(self.tm)?;
+        self.to_create().check()?;
         self.check(self.lanes as usize)
+    }
+
+    /// What the heap's part of a new pool is like.
+    pub(crate) fn to_create(&self) -> CreateOptions {
+        let log = LogShape::Lanes { count: self.lanes, lane_len: self.lane_len };
+        CreateOptions { door: Door::Tx, heap_len: self.heap_len, log, base: self.base, prefault: self.prefault }
     }
 
     /// Whether a pool with so many logs, which is kept, can be used like that.

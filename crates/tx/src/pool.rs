@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use crossbeam_utils::Backoff;
 use parking_lot::Mutex;
 use towa_heap::superblock::Door;
-use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root, alloc};
+use towa_heap::{Heap, OpenOptions, Recovery, Root, alloc};
 use towa_media::Medium;
 
 use crate::control::{self, ControlMemory};
@@ -65,10 +65,7 @@ impl Pool {
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         options.check_to_create()?;
-        let log = LogShape::Lanes { count: options.lanes, lane_len: options.lane_len };
-        let create =
-            CreateOptions { door: Door::Tx, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault };
-        Self::start(Heap::create(medium, &create)?, options)
+        Self::start(Heap::create(medium, &options.to_create())?, options)
     }
 
     /// Opens the pool on `medium`.

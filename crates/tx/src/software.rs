@@ -107,13 +107,17 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
     }
 }
 
-/// Looks for space that a body could not see, before the body's refusal counts. Nothing in the read set says how much space there is:
+/// Looks for space that a body could not see, before the body's refusal counts. Nothing in the read set says how
+/// much space there is:
 ///
-/// - inside a run, what its own frees, its cache and slabs that it gave up would make together is not to be had; once it is undone, it is;
-/// - blocks that other transactions freed are theirs until they are durable, and so are those that they allocated and give back.
+/// - inside a run, what its own frees, its cache and slabs that it gave up would make together is not to be had;
+///   once it is undone, it is;
+/// - blocks that other transactions freed are theirs until they are durable, and so are those that they allocated
+///   and give back.
 ///
-/// So the run is undone, the cache is given back, the transactions that have the allocator's journal on are waited for, and the body is
-/// run again. It is refused space only by a run during which no other transaction had anything of the allocator's in hand.
+/// So the run is undone, the cache is given back, the transactions that have the allocator's journal on are waited
+/// for, and the body is run again. It is refused space only by a run during which no other transaction had anything
+/// of the allocator's in hand.
 #[derive(Default)]
 struct Space {
     tries: u32,
@@ -217,12 +221,13 @@ impl Core {
         None
     }
 
-    /// What `look` finds in shared state that is not in the read set (headers of blocks), as of a moment at which everything read
-    /// has its value. `None`: what was read has changed, so nothing that `look` finds may decide anything.
+    /// What `look` finds in shared state that is not in the read set (headers of blocks), as of a moment at which
+    /// everything read has its value. `None`: what was read has changed, so nothing that `look` finds may decide
+    /// anything.
     ///
-    /// Values alone do not tell: between the reads and `look`, and between `look` and a check of the reads, others may change a word
-    /// away and back (ABA). So `look` stands between two checks of the sequence number: while that stays the same, nothing takes
-    /// effect.
+    /// Values alone do not tell: between the reads and `look`, and between `look` and a check of the reads, others
+    /// may change a word away and back (ABA). So `look` stands between two checks of the sequence number: while that
+    /// stays the same, nothing takes effect.
     pub(crate) fn decide<T>(&mut self, look: impl Fn(&Core) -> T) -> Option<T> {
         if self.holds_lock {
             return Some(look(self));
@@ -341,8 +346,8 @@ impl Core {
         self.keep_structure()
     }
 
-    /// [`undo`](Self::undo) of a run whose caller gets an answer. An answer tells of what the run read, as a result does: so that is durable
-    /// before the caller has it. (Who is told that something is stale looks again.)
+    /// [`undo`](Self::undo) of a run whose caller gets an answer. An answer tells of what the run read, as a result
+    /// does: so that is durable before the caller has it. (Who is told that something is stale looks again.)
     fn undo_and_answer(&mut self, answer: &Abort) -> Result<()> {
         // Undoing may log headers of blocks, in a transaction of its own.
         let read = (self.unguarded, std::mem::take(&mut self.dependencies));
@@ -388,12 +393,12 @@ mod tests {
     use super::*;
     use crate::{Commit, Options, Pool, TmChoice};
 
-    /// What a transaction read has its values again, but in between it had others: what was seen then of a header is out of date.
+    /// What a transaction read has its values again, but in between it had others: what was seen then of a header is
+    /// out of date.
     #[test]
     fn what_is_not_in_the_read_set_is_looked_at_while_the_reads_hold() {
         // Buffered: a strict transaction would wait for the body that runs it.
-        let options =
-            Options { heap_len: 1 << 20, lanes: 4, tm: TmChoice::Stm, commit: Commit::Buffered, ..Options::default() };
+        let options = Options { heap_len: 1 << 20, lanes: 4, tm: TmChoice::Stm, commit: Commit::Buffered, ..Options::default() };
         let pool = Pool::create_on(RamMedium::anonymous(), &options).unwrap();
         let (mut one, two) = (pool.register().unwrap(), std::sync::Mutex::new(pool.register().unwrap()));
         let top = one.transaction(|tx| tx.alloc(16)).unwrap();

@@ -206,7 +206,8 @@ impl Tx<'_> {
     pub fn alloc_partly(&mut self, size: usize, logged: usize) -> Result<Addr, Abort> {
         self.not_in_hardware();
         match self.core.alloc(size, logged) {
-            // How much space there is is not in the read set. If what was read is out of date, the body might ask for something else now.
+            // How much space there is is not in the read set. If what was read is out of date, the body might ask
+            // for something else now.
             Err(Error::OutOfSpace { .. }) if self.path == Path::Software && self.core.decide(|_| ()).is_none() => {
                 Err(Abort::Conflict)
             }
@@ -236,8 +237,8 @@ impl Tx<'_> {
     pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
         self.software()?;
         if !self.core.is_live(a) {
-            // Block headers are not in the read set. If what was read is out of date, another transaction may have freed this block: a
-            // conflict, not misuse.
+            // Block headers are not in the read set. If what was read is out of date, another transaction may have
+            // freed this block: a conflict, not misuse.
             match self.core.decide(|core| core.is_live(a)) {
                 None => return Err(Abort::Conflict),
                 Some(true) => {}
@@ -258,8 +259,8 @@ impl Tx<'_> {
     /// Sets or removes the root of this name when the transaction takes effect.
     ///
     /// # Errors
-    /// It points outside the heap; the name is empty or longer than 40 bytes; it is [held](crate::Pool::hold_root), by a tree that is
-    /// open, say.
+    /// It points outside the heap; the name is empty or longer than 40 bytes; it is [held](crate::Pool::hold_root),
+    /// by a tree that is open, say.
     pub fn set_root(&mut self, name: &str, root: Option<Root>) -> Result<(), Abort> {
         self.software()?;
         self.core.engine.held.lock().refuse(name)?;

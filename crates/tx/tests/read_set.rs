@@ -1,5 +1,6 @@
-//! What is not in the read set decides nothing by itself: headers of blocks, space, roots. A body that lost a race is run again; only a
-//! body whose reads hold is refused. And what decides an answer is durable when the caller gets it.
+//! What is not in the read set decides nothing by itself: headers of blocks, space, roots. A body that lost a race
+//! is run again; only a body whose reads hold is refused. And what decides an answer is durable when the caller gets
+//! it.
 
 mod ways;
 
@@ -45,8 +46,8 @@ fn pop(tx: &mut Tx<'_>, top: Addr) -> Result<(), Abort> {
     tx.free(first)
 }
 
-/// Between a look at a block's header and a look at the reads, by value, another thread had freed the block, allocated it anew and
-/// pushed it again: some hundred of a few million pops were told that there is no live block.
+/// Between a look at a block's header and a look at the reads, by value, another thread had freed the block,
+/// allocated it anew and pushed it again: some hundred of a few million pops were told that there is no live block.
 #[test]
 fn a_stack_by_the_book_frees_what_it_popped() {
     for commit in [Commit::Buffered, Commit::Strict] {
@@ -110,8 +111,8 @@ fn a_body_that_is_out_of_date_is_run_again_instead_of_being_refused_space() {
     }
 }
 
-/// A heap in which nothing is live refused a larger block at the first asking, and gave it at the second: within a transaction the
-/// slabs that it gave up were not joined.
+/// A heap in which nothing is live refused a larger block at the first asking, and gave it at the second: within a
+/// transaction the slabs that it gave up were not joined.
 #[test]
 fn what_was_freed_is_there_at_the_first_asking() {
     for tm in ways() {
@@ -154,7 +155,8 @@ fn slow_body(pool: &Pool, began: impl FnOnce() + Send, word: Addr, end: &AtomicB
     thread.transaction_software(slow).unwrap();
 }
 
-/// A block that another transaction freed is not to be had before that one is durable: whoever finds no other waits for it.
+/// A block that another transaction freed is not to be had before that one is durable: whoever finds no other waits
+/// for it.
 #[test]
 fn space_that_others_are_freeing_is_waited_for() {
     let pool = pool(TmChoice::Stm, Commit::Strict, 1 << 20);

@@ -38,7 +38,8 @@ impl Private {
     }
 }
 
-// SAFETY: the regions of the medium behind it, with what is stored to them kept apart; a lock to read is enough, for nothing is stored there.
+// SAFETY: the regions of the medium behind it, with what is stored to them kept apart; a lock to read is enough, for
+// nothing is stored there.
 unsafe impl Medium for Private {
     fn kind(&self) -> Kind {
         self.under.kind()
@@ -112,7 +113,8 @@ impl PrivateRegion {
     }
 }
 
-// SAFETY: no bytes; the file is that of the region behind it; and what was stored here is read from the pages that were kept.
+// SAFETY: no bytes; the file is that of the region behind it; and what was stored here is read from the pages that
+// were kept.
 unsafe impl Region for PrivateRegion {
     fn len(&self) -> u64 {
         self.under.len()

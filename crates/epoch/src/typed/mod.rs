@@ -104,8 +104,8 @@
 //! ```compile_fail
 //! let forged = towa_epoch::typed::PBox::new(1u64);
 //! ```
-//! nor does safe code mark a line, which has the right to read it and, where the transaction can be undone, to put old bytes back there,
-//! whoever has written it since:
+//! nor does safe code mark a line, which has the right to read it and, where the transaction can be undone, to put
+//! old bytes back there, whoever has written it since:
 //! ```compile_fail,E0133
 //! # use towa_epoch::{Options, Pool};
 //! # let pool = Pool::volatile(&Options::default()).unwrap();

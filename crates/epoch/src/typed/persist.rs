@@ -29,8 +29,8 @@ pub unsafe trait Persist: Send + Sync + Sized {
 #[derive(Debug, Default)]
 pub struct Layout {
     text: String,
-    /// Types met so far. Recursion ends here. (Not their names: two types of one path and size are two, in two blocks of a function or in
-    /// two versions of a crate.)
+    /// Types met so far. Recursion ends here. (Not their names: two types of one path and size are two, in two
+    /// blocks of a function or in two versions of a crate.)
     seen: Vec<TypeId>,
 }
 

@@ -241,8 +241,8 @@ impl Item {
     /// in this item.
     pub unsafe fn overwrite(self, tx: &Tx<'_>, content: &Content<'_>) {
         let head = self.0.as_ptr();
-        // SAFETY: the lock of its stripe, whose items nobody else writes, is held; the lines are marked first; and `can_hold` said that the
-        // value fits.
+        // SAFETY: the lock of its stripe, whose items nobody else writes, is held; the lines are marked first; and
+        // `can_hold` said that the value fits.
         unsafe {
             tx.mark(head.cast(), content.size());
             (*head).cas = content.cas;

@@ -238,7 +238,8 @@ impl Table {
         let level = shape.bits;
         let bit = 1u64 << (level - 1);
         let (from, to) = (self.line(lower), self.line(lower | bit));
-        // SAFETY: both lines are covered by the lock, and marked first; the upper one is written whole before it is read.
+        // SAFETY: both lines are covered by the lock, and marked first; the upper one is written whole before it is
+        // read.
         unsafe {
             tx.mark(from.cast(), 64);
             tx.mark(to.cast(), 64);

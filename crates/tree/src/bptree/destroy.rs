@@ -4,18 +4,21 @@
 //!   free nodes   list ─► x ─► y ─► z ─► ...          one step: the list begins at z; x and y are free blocks
 //!
 //!   destroy      1 mark the header        from here on the tree cannot be opened
-//!                2 cut leaves off, from the right; with an inner node's last child the node itself, and so on up to the root
+//!                2 cut leaves off, from the right; with an inner node's last child the node itself, and so on up to
+//!                  the root
 //!                3 free nodes             4 header and root name
 //! ```
 //!
-//! What must always hold: nothing here runs beside a session. A walk keeps addresses of nodes and believes their version words; in a block
-//! that was given back that word may become anything, the version that the walk knows included. So these run when a tree is opened
-//! or closed, alone, while nothing else in this process (which owns the pool) has it open.
+//! What must always hold: nothing here runs beside a session. A walk keeps addresses of nodes and believes their
+//! version words; in a block that was given back that word may become anything, the version that the walk knows
+//! included. So these run when a tree is opened or closed, alone, while nothing else in this process (which owns the
+//! pool) has it open.
 //!
 //! Each step is one transaction that frees a bounded number of blocks. Stopping after each is safe:
 //! - of the free lists, what was taken out is free, and the rest is a list as before;
-//! - after 1, and after each step of 2, the tree is whole, with fewer keys: an inner node has one child at least, and what leads to a block
-//!   is cut in the transaction that frees it. The mark keeps programs from taking it for the tree that it was; destroying it again goes on;
+//! - after 1, and after each step of 2, the tree is whole, with fewer keys: an inner node has one child at least,
+//!   and what leads to a block is cut in the transaction that frees it. The mark keeps programs from taking it for the
+//!   tree that it was; destroying it again goes on;
 //! - after 3 the header says that there is no root; 4 is one transaction.
 
 use towa_tx::{Abort, Addr, Pool, Thread, Tx};
@@ -38,12 +41,12 @@ struct Step {
 }
 
 impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INNER> {
-    /// Removes the tree that is root `name` of `pool` and gives all its blocks back. Of one whose destruction did not end, because the
-    /// process did, it goes on with that.
+    /// Removes the tree that is root `name` of `pool` and gives all its blocks back. Of one whose destruction did
+    /// not end, because the process did, it goes on with that.
     ///
     /// # Errors
-    /// [`Error::InUse`]: this program has it open. [`Error::Mismatch`]: as for [`open`](Self::open). If the pool fails meanwhile, a part
-    /// of the tree may be gone; once the pool was opened again, this goes on.
+    /// [`Error::InUse`]: this program has it open. [`Error::Mismatch`]: as for [`open`](Self::open). If the pool
+    /// fails meanwhile, a part of the tree may be gone; once the pool was opened again, this goes on.
     pub fn destroy(pool: &Pool, name: &str) -> Result<()> {
         let hold = pool.hold_root(name);
         let entered = hold.enter();
@@ -65,8 +68,8 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         })
     }
 
-    /// Closes the tree, and gives the nodes that it has no use for back to the pool, unless this program has it open elsewhere, too. (Opening
-    /// does the same. A tree that is only dropped keeps them until then.)
+    /// Closes the tree, and gives the nodes that it has no use for back to the pool, unless this program has it open
+    /// elsewhere, too. (Opening does the same. A tree that is only dropped keeps them until then.)
     ///
     /// # Errors
     /// The pool's.

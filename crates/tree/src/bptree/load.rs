@@ -17,8 +17,8 @@ use crate::keys::Key;
 use crate::map::{Error, Result};
 
 impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INNER> {
-    /// Fills the tree, which is empty, with entries of rising keys: how many there were. Leaves are filled to 15/16, or less where
-    /// logs are small and keys are long.
+    /// Fills the tree, which is empty, with entries of rising keys: how many there were. Leaves are filled to 15/16,
+    /// or less where logs are small and keys are long.
     ///
     /// # Errors
     /// [`Error::Mismatch`]: the tree is not empty, or a key does not follow the one before it. [`Error::OutOfSpace`]. What was loaded by

@@ -20,8 +20,8 @@
 //!
 //! What must always hold:
 //! 1. every change of a node, and of a node's range of keys, stamps the node's version word (`walk.rs`);
-//! 2. no node is given back to the allocator while the tree is open, so that version words stay version words. The tree keeps free nodes
-//!    itself, and gives them back when it is opened or closed (`destroy.rs`);
+//! 2. no node is given back to the allocator while the tree is open, so that version words stay version words. The
+//!    tree keeps free nodes itself, and gives them back when it is opened or closed (`destroy.rs`);
 //! 3. a leaf's version guards its entries, their blobs and its range; so what an operation needs to be durable is that version.
 //!
 //! What makes it fast where the tree measured by Castro et al. (NV-HTM, IPDPS 2018) was slow is said in ARCHITECTURE.md; that tree is
@@ -95,17 +95,19 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         Ok(tree)
     }
 
-    /// Opens the tree that is root `name` of `pool`. If nothing else in this program has it open, nodes that it has no use for are given
-    /// back to the pool.
+    /// Opens the tree that is root `name` of `pool`. If nothing else in this program has it open, nodes that it has
+    /// no use for are given back to the pool.
     ///
     /// # Errors
-    /// [`Error::Mismatch`]: there is no such root, it is no tree of such keys and sizes, or it was being [destroyed](Self::destroy).
+    /// [`Error::Mismatch`]: there is no such root, it is no tree of such keys and sizes, or it was being
+    /// [destroyed](Self::destroy).
     pub fn open(pool: &Pool, name: &str) -> Result<Self> {
         let tree = Self::look(pool, name)?;
         let entered = tree.hold.enter();
         let mut thread = tree.thread()?;
         if thread.load(tree.header + header::DESTROYED) != 0 {
-            let what = format!("the tree {name:?} was being destroyed when its program ended; destroy it again, which goes on with that");
+            let what =
+                format!("the tree {name:?} was being destroyed when its program ended; destroy it again, which goes on with that");
             return Err(Error::Mismatch { pool: pool.location(), what });
         }
         if entered.is_only() {
