@@ -19,6 +19,10 @@
  *
  * WHAT THE PROGRAM MUST KNOW
  *   - The program `towa` does the work: the one named by the environment variable TOWA, else one in PATH.
+ *   - A program with more rights than the one that started it (set-user-id, set-group-id, file capabilities) does not ask the
+ *     environment: it starts /usr/local/bin/towa (TOWA_INSTALLED names another path when the library is compiled) with an
+ *     empty environment, if that file and all that leads to it belong to root and only root can write them. Otherwise the
+ *     call fails with TOWA_EUNSUPPORTED.
  *   - What a restart repeats: the same random numbers, tokens and time-outs as after the checkpoint. Draw new ones when the
  *     call says TOWA_SNAP_RESTARTED if that matters (keys, session numbers).
  *   - What cannot be kept (connections, children, ...) must be closed before the call; `man towa-snap` has the list.

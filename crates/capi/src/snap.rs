@@ -39,6 +39,7 @@ pub unsafe extern "C" fn towa_snap_take(dir: *const c_char) -> c_int {
             let code = match &e {
                 towa_snap::Error::NotTaken { status, .. } => code(*status),
                 towa_snap::Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => ENOENT,
+                towa_snap::Error::Unsupported { .. } => EUNSUPPORTED,
                 _ => EIO,
             };
             Failure::new(code, e.to_string())
