@@ -151,7 +151,7 @@ impl Place {
         let newest = store.open_checkpoint(Which::Newest).unwrap();
         let mut state = State::decode(newest.manifest()).unwrap();
         change(&mut state);
-        store.begin(Base::On(newest.number())).unwrap().finish(&state.encode()).unwrap();
+        store.begin(Base::On(newest.id())).unwrap().finish(&state.encode()).unwrap();
         if self.nobody {
             // What root has made is for nobody to read.
             done(Command::new("chown").args(["-R", "65534:65534"]).arg(self.store()));

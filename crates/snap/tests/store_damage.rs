@@ -31,11 +31,12 @@ fn two(dir: &Path) -> Store {
     let store = Store::open_or_create(dir).unwrap();
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(&[9; 30_000], 0).unwrap();
-    for (base, first) in [(Base::Empty, 10), (Base::On(1), 25)] {
+    let mut base = Base::Empty;
+    for first in [10, 25] {
         let mut draft = store.begin(base).unwrap();
         draft.write(first, &(0..20 * 512).flat_map(|n: u64| (n + first).to_le_bytes()).collect::<Vec<_>>()).unwrap();
         draft.attach(&file, "a file").unwrap();
-        draft.finish(b"it was here").unwrap();
+        base = Base::On(draft.finish(b"it was here").unwrap());
     }
     store
 }
@@ -124,10 +125,11 @@ fn a_damaged_checkpoint_is_no_base_and_can_be_removed() {
     let place = Place::at_hand();
     let store = two(&place.dir());
     let index = place.dir().join("2/index");
+    let second = store.open_checkpoint(Which::Number(2)).unwrap().id();
     let bytes = fs::read(&index).unwrap();
     fs::write(&index, &bytes[..bytes.len() - 1]).unwrap();
     let before = files(&place.dir());
-    assert!(matches!(store.begin(Base::On(2)), Err(Error::NotUsable { .. })));
+    assert!(matches!(store.begin(Base::On(second)), Err(Error::NotUsable { .. })));
     let list = store.list().unwrap();
     assert_eq!(list[0].damaged, None);
     assert!(list[1].damaged.as_ref().unwrap().contains("2/index: is cut off"), "{list:?}");
@@ -168,8 +170,8 @@ fn what_is_newer_or_of_another_directory_is_refused() {
         let bytes = fs::read(&path).unwrap();
         let mut newer = bytes.clone();
         newer[8] = 2;
-        let sum = xxh3_64_with_seed(&newer[..56], u64::from_le_bytes(newer[..8].try_into().unwrap()));
-        newer[56..64].copy_from_slice(&sum.to_le_bytes());
+        let sum = xxh3_64_with_seed(&newer[..72], u64::from_le_bytes(newer[..8].try_into().unwrap()));
+        newer[72..80].copy_from_slice(&sum.to_le_bytes());
         fs::write(&path, &newer).unwrap();
         let what = if name == "store" { Store::open(place.dir()).unwrap_err().to_string() } else { refused(2) };
         assert!(what.contains("newer"), "{name}: {what}");

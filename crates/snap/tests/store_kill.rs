@@ -34,13 +34,10 @@ fn page(number: u64, tag: u64) -> Vec<u8> {
 fn take(store: &Store, rng: &mut SmallRng) {
     let numbers = store.numbers().expect("listed");
     let base = if rng.random_ratio(4, 5) { numbers.last() } else { numbers.choose(rng) };
-    let mut memory = match base {
-        None => Memory::new(),
-        Some(&base) => {
-            serde_json::from_slice(store.open_checkpoint(Which::Number(base)).expect("opened").manifest()).expect("parsed")
-        }
-    };
-    let mut draft = store.begin(base.map_or(Base::Empty, |&base| Base::On(base))).expect("begun");
+    let base = base.map(|&base| store.open_checkpoint(Which::Number(base)).expect("opened"));
+    let mut memory =
+        base.as_ref().map_or(Memory::new(), |base| serde_json::from_slice(base.manifest()).expect("parsed"));
+    let mut draft = store.begin(base.map_or(Base::Empty, |base| Base::On(base.id()))).expect("begun");
     for _ in 0..rng.random_range(0..20) {
         let first = rng.random_range(0..REACH);
         let end = first + rng.random_range(1..20);
@@ -58,7 +55,7 @@ fn take(store: &Store, rng: &mut SmallRng) {
         std::os::unix::fs::FileExt::write_all_at(&file, &vec![3; 20_000], 0).expect("written");
         draft.attach(&file, "file").expect("attached");
     }
-    let number = draft.finish(&serde_json::to_vec(&memory).expect("text")).expect("finished");
+    let number = draft.finish(&serde_json::to_vec(&memory).expect("text")).expect("finished").number;
     println!("\nfinished {number}.");
 }
 

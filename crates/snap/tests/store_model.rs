@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rand::prelude::*;
 use towa_snap::Error;
 use towa_snap::pages::PageSet;
-use towa_snap::store::{Base, Limits, Merged, Mode, Store, Which};
+use towa_snap::store::{Base, CheckpointId, Draft, Limits, Merged, Mode, Store, Which};
 
 mod places;
 use places::Place;
@@ -29,8 +30,21 @@ fn page(number: u64, tag: u64) -> Vec<u8> {
     page
 }
 
+/// Finishes a checkpoint, whose number no other ever had.
+fn finish(draft: Draft, greatest: &mut u64) -> CheckpointId {
+    let (number, id) = (draft.number(), draft.id());
+    assert_eq!(draft.finish(format!("this is {number}").as_bytes()).unwrap(), id);
+    assert!(*greatest < number, "number {number} comes again: there was {greatest}");
+    *greatest = number;
+    id
+}
+
+fn cp(from: &Path, to: &Path) {
+    assert!(std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
 /// Applies a random change to draft and model.
-fn change(draft: &mut towa_snap::store::Draft, memory: &mut Memory, rng: &mut SmallRng) {
+fn change(draft: &mut Draft, memory: &mut Memory, rng: &mut SmallRng) {
     let first = rng.random_range(0..REACH);
     let end = (first + if rng.random_ratio(1, 4) { rng.random_range(0..200) } else { rng.random_range(0..6) }).min(REACH + 50);
     match rng.random_range(0..10) {
@@ -99,25 +113,29 @@ fn each_checkpoint_holds_what_a_model_says() {
         assert_eq!(store.mode(), place.mode);
         let mut model: BTreeMap<u64, Memory> = BTreeMap::new();
         let mut merged = Merged::default();
+        // What two processes go on from that have checkpoints here, each of its own memory.
+        let mut writers: [Option<(CheckpointId, Memory)>; 2] = [None, None];
+        // A copy of some day before, with what it holds; and the greatest number that there ever was.
+        let (mut copy, mut greatest, mut refused) = (None, 0, 0);
         // Until a merge has had something to do, which with an unlucky seed takes longer.
         for round in 0.. {
             if round >= 120 && (merged.checkpoints > 0 || round >= 1200) {
                 break;
             }
-            match rng.random_range(0..20) {
+            match rng.random_range(0..29) {
                 0..12 => {
                     let base = model.keys().copied().choose(&mut rng).filter(|_| rng.random_ratio(9, 10));
                     // The newest, mostly, as a process does.
                     let base = base.map(|base| if rng.random_ratio(3, 4) { *model.keys().last().unwrap() } else { base });
                     let mut memory = base.map_or_else(Memory::new, |base| model[&base].clone());
-                    let mut draft = store.begin(base.map_or(Base::Empty, Base::On)).unwrap();
+                    let id = |number| store.open_checkpoint(Which::Number(number)).unwrap().id();
+                    let mut draft = store.begin(base.map_or(Base::Empty, |base| Base::On(id(base)))).unwrap();
                     (0..rng.random_range(0..20)).for_each(|_| change(&mut draft, &mut memory, &mut rng));
                     if rng.random_ratio(1, 8) {
                         continue; // given up
                     }
                     let number = draft.number();
-                    assert_eq!(draft.finish(format!("this is {number}").as_bytes()).unwrap(), number);
-                    assert!(model.keys().all(|&other| other < number));
+                    finish(draft, &mut greatest);
                     model.insert(number, memory);
                 }
                 12..15 => {
@@ -140,6 +158,41 @@ fn each_checkpoint_holds_what_a_model_says() {
                     merged.checkpoints += done.checkpoints;
                     assert_eq!(store.merge_beyond(limits).unwrap(), Merged::default(), "a second merge has nothing to do");
                 }
+                18..26 => {
+                    let writer = &mut writers[rng.random_range(0..2)];
+                    // What it wrote last, wherever that is now: removed, in a directory that was put aside, or still there.
+                    let (mut draft, mut memory) = match writer.take() {
+                        None => (store.begin(Base::Empty).unwrap(), Memory::new()),
+                        Some((id, memory)) => match store.begin(Base::On(id)) {
+                            Ok(draft) => (draft, memory),
+                            Err(Error::NoCheckpoint { .. }) => {
+                                refused += 1;
+                                (store.begin(Base::Empty).unwrap(), Memory::new())
+                            }
+                            Err(e) => panic!("{e}"),
+                        },
+                    };
+                    (0..rng.random_range(0..5)).for_each(|_| change(&mut draft, &mut memory, &mut rng));
+                    let id = finish(draft, &mut greatest);
+                    model.insert(id.number, memory.clone());
+                    check(&store, id.number, &memory);
+                    *writer = Some((id, memory));
+                }
+                26 => {
+                    // The directory as it is; or one that was put aside comes back, and this one is that from now on.
+                    let aside = place.mount_point().join("aside");
+                    match copy.take() {
+                        None => {
+                            cp(&place.dir(), &aside);
+                            copy = Some((model.clone(), greatest));
+                        }
+                        Some((then, number)) => {
+                            std::fs::remove_dir_all(place.dir()).unwrap();
+                            std::fs::rename(&aside, place.dir()).unwrap();
+                            (model, greatest) = (then, number);
+                        }
+                    }
+                }
                 _ => store = Store::open(place.dir()).unwrap(),
             }
             let list = store.list().unwrap();
@@ -153,9 +206,11 @@ fn each_checkpoint_holds_what_a_model_says() {
             }
         }
         model.iter().for_each(|(&number, memory)| check(&store, number, memory));
-        println!("{:?}: {merged:?}", place.mode);
+        println!("{:?}: {merged:?}, {refused} bases were not there any more", place.mode);
+        assert!(refused > 0, "no writer's base was removed: this test looks at too little");
         assert!(merged.checkpoints > 0, "there was nothing to merge: this test looks at nothing");
-        let left: Vec<_> = std::fs::read_dir(place.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names = std::fs::read_dir(place.dir()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = names.filter(|name| !name.starts_with("last-")).collect();
         assert_eq!(left.len(), model.len() + 2, "besides `store` and `lock` only checkpoints: {left:?}");
     }
 }
@@ -170,7 +225,7 @@ fn the_ends_of_the_address_space_are_pages_like_any() {
         draft.write(0, &page(0, 5)).unwrap();
         draft.write(last, &page(last, 6)).unwrap();
         draft.forget(1..last);
-        let number = draft.finish(b"").unwrap();
+        let number = draft.finish(b"").unwrap().number;
         let checkpoint = store.open_checkpoint(Which::Number(number)).unwrap();
         assert_eq!(checkpoint.pages().ranges(), [0..1, last..last + 1]);
         let mut bytes = vec![0; PAGE];
@@ -197,7 +252,7 @@ fn files_are_attached_as_they_were_and_read_on_after_the_checkpoint_is_gone() {
         draft.attach(&elsewhere, "elsewhere").unwrap();
         file.write_all_at(&[8; 100], 0).unwrap();
         draft.write(3, &page(3, 3)).unwrap();
-        let number = draft.finish(b"m").unwrap();
+        let number = draft.finish(b"m").unwrap().number;
         let mut at = [0; 1];
         assert_eq!(file.read(&mut at).unwrap(), 1, "the position was left alone");
 
@@ -228,26 +283,26 @@ fn one_writes_at_a_time_and_one_restart_uses_up_a_checkpoint() {
     let draft = store.begin(Base::On(first)).unwrap();
     let other = Store::open(place.dir()).unwrap();
     assert!(matches!(other.begin(Base::Empty), Err(Error::Busy { .. })));
-    assert!(matches!(other.remove(first), Err(Error::Busy { .. })));
+    assert!(matches!(other.remove(first.number), Err(Error::Busy { .. })));
     assert!(matches!(other.merge(), Err(Error::Busy { .. })));
-    assert!(matches!(other.consume(first), Err(Error::Busy { .. })));
+    assert!(matches!(other.consume(first.number), Err(Error::Busy { .. })));
     // Readers do not mind a writer, nor he them.
     assert_eq!(other.list().unwrap().len(), 1);
     let reader = other.open_checkpoint(Which::Newest).unwrap();
     let second = draft.finish(b"").unwrap();
     drop(reader);
-    other.consume(first).unwrap();
-    assert!(matches!(store.consume(first), Err(Error::NotUsable { .. })));
-    assert!(store.open_checkpoint(Which::Number(first)).unwrap().consumed());
+    other.consume(first.number).unwrap();
+    assert!(matches!(store.consume(first.number), Err(Error::NotUsable { .. })));
+    assert!(store.open_checkpoint(Which::Number(first.number)).unwrap().consumed());
     assert_eq!(store.list().unwrap().iter().map(|item| item.consumed).collect::<Vec<_>>(), [true, false]);
     // What is used up does not count.
-    store.consume(second).unwrap();
+    store.consume(second.number).unwrap();
     let third = store.begin(Base::On(second)).unwrap().finish(b"").unwrap();
-    store.consume(third).unwrap();
+    store.consume(third.number).unwrap();
     assert!(store.keep(1).unwrap().is_empty());
     let fourth = store.begin(Base::On(second)).unwrap().finish(b"").unwrap();
-    assert_eq!(store.keep(1).unwrap(), [first, second, third]);
-    assert_eq!(store.numbers().unwrap(), [fourth]);
+    assert_eq!(store.keep(1).unwrap(), [first.number, second.number, third.number]);
+    assert_eq!(store.numbers().unwrap(), [fourth.number]);
 }
 
 #[test]
@@ -257,7 +312,7 @@ fn everything_is_for_its_owner_alone() {
         let mut draft = store.begin(Base::Empty).unwrap();
         draft.write(1, &page(1, 1)).unwrap();
         draft.attach(&tempfile::tempfile().unwrap(), "x").unwrap();
-        let number = draft.finish(b"").unwrap();
+        let number = draft.finish(b"").unwrap().number;
         store.consume(number).unwrap();
         let mut folders = vec![place.dir()];
         while let Some(folder) = folders.pop() {
@@ -292,9 +347,9 @@ fn a_store_that_was_copied_elsewhere_works_there() {
     draft.forget(1..2);
     let second = draft.finish(b"this is 2").unwrap();
     store.merge_beyond(Limits { packs: 2, extents: 0 }).unwrap();
-    check(&store, first, &Memory::from([(1, 1), (100, 1)]));
-    store.remove(first).unwrap();
-    check(&store, second, &Memory::from([(7, 2), (100, 2)]));
+    check(&store, first.number, &Memory::from([(1, 1), (100, 1)]));
+    store.remove(first.number).unwrap();
+    check(&store, second.number, &Memory::from([(7, 2), (100, 2)]));
 }
 
 /// A file that can have no second name (here: an immutable one) is copied instead.
@@ -305,7 +360,7 @@ fn where_files_have_but_one_name_packs_are_copied() {
     let mut draft = store.begin(Base::Empty).unwrap();
     draft.write(1, &page(1, 1)).unwrap();
     let first = draft.finish(b"").unwrap();
-    let folder = place.dir().join(first.to_string());
+    let folder = place.dir().join(first.number.to_string());
     let pack = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).find(|p| p.to_str().unwrap().contains("pack-"));
     let pack = pack.unwrap();
     let chattr = |flag| std::process::Command::new("chattr").arg(flag).arg(&pack).status().is_ok_and(|status| status.success());
@@ -318,6 +373,37 @@ fn where_files_have_but_one_name_packs_are_copied() {
     let second = draft.finish(b"this is 2");
     assert!(chattr("-i"));
     assert_eq!(std::fs::metadata(&pack).unwrap().nlink(), 1);
-    store.remove(first).unwrap();
-    check(&store, second.unwrap(), &Memory::from([(1, 1), (2, 2)]));
+    store.remove(first.number).unwrap();
+    check(&store, second.unwrap().number, &Memory::from([(1, 1), (2, 2)]));
+}
+
+/// The number of a checkpoint that was removed never comes again, and what was built on it is told from what came after it.
+#[test]
+fn a_checkpoint_is_known_by_more_than_its_number() {
+    for place in Place::both() {
+        let store = Store::open_or_create(place.dir()).unwrap();
+        let take = |base, first| {
+            let mut draft = store.begin(base).unwrap();
+            draft.write(first, &page(first, 1)).unwrap();
+            draft.finish(b"").unwrap()
+        };
+        let first = take(Base::Empty, 1);
+        let second = take(Base::On(first), 2);
+        let before = place.mount_point().join("before");
+        cp(&place.dir(), &before);
+        store.remove(second.number).unwrap();
+        let third = take(Base::Empty, 3);
+        assert_eq!((first.number, second.number, third.number), (1, 2, 3));
+        assert!(matches!(store.begin(Base::On(second)), Err(Error::NoCheckpoint { .. })));
+        store.numbers().unwrap().iter().for_each(|number| store.remove(*number).unwrap());
+        let store = Store::open(place.dir()).unwrap();
+        assert_eq!(store.begin(Base::Empty).unwrap().number(), 4, "also when all are gone");
+        // Yesterday's copy comes back: there the numbers come again, of other checkpoints.
+        std::fs::remove_dir_all(place.dir()).unwrap();
+        std::fs::rename(before, place.dir()).unwrap();
+        let again = store.begin(Base::On(second)).unwrap().finish(b"").unwrap();
+        assert_eq!(again.number, third.number);
+        let refused = store.begin(Base::On(third)).unwrap_err().to_string();
+        assert!(refused.contains("that of another one"), "{refused}");
+    }
 }

@@ -70,12 +70,14 @@ fn live(store: &Store, told: &Mutex<Told>, rng: &mut SmallRng) -> Result<(), Err
             _ => {
                 // The manifest: for each page who wrote it last, 0 for nobody.
                 let mut written = vec![0_u64; PAGES as usize];
-                if let Some(&base) = numbers.last() {
-                    let base = store.open_checkpoint(Which::Number(base))?;
-                    let words = base.manifest().chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+                let mut base = Base::Empty;
+                if let Some(&newest) = numbers.last() {
+                    let newest = store.open_checkpoint(Which::Number(newest))?;
+                    base = Base::On(newest.id());
+                    let words = newest.manifest().chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
                     written = words.collect();
                 }
-                let mut draft = store.begin(numbers.last().map_or(Base::Empty, |&base| Base::On(base)))?;
+                let mut draft = store.begin(base)?;
                 let number = draft.number();
                 for _ in 0..rng.random_range(1..20) {
                     let at = rng.random_range(0..PAGES);
@@ -135,7 +137,7 @@ fn cut_again_and_again(place: &Place) {
         told.lock().unwrap().there.insert(number);
         if merged {
             for _ in 0..17 {
-                let newest = *made.numbers().unwrap().last().unwrap();
+                let newest = made.open_checkpoint(Which::Newest).unwrap().id();
                 let mut draft = made.begin(Base::On(newest)).unwrap();
                 let number = draft.number();
                 draft.write(number * 2, &page(number * 2, number)).unwrap();

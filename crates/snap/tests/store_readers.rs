@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use towa_snap::Error;
-use towa_snap::store::{Base, Limits, Store, Which};
+use towa_snap::store::{Base, CheckpointId, Limits, Store, Which};
 
 mod places;
 use places::Place;
 
 /// Checkpoint `n` holds `n` in the first word of a third of its pages, and of the last one; those that it does not write are its base's.
-fn take(store: &Store, base: Base) -> u64 {
+fn take(store: &Store, base: Base) -> CheckpointId {
     let mut draft = store.begin(base).unwrap();
     let number = draft.number();
     for page in (0..20).filter(|page| base == Base::Empty || (page + number).is_multiple_of(3) || *page == 19) {
@@ -27,7 +27,7 @@ fn readers_see_whole_checkpoints_whatever_a_writer_does() {
         let store = Store::open_or_create(place.dir()).unwrap();
         let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
         let (mut newest, mut merged) = (take(&store, Base::Empty), 0);
-        let least = AtomicU64::new(newest);
+        let least = AtomicU64::new(newest.number);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -51,17 +51,17 @@ fn readers_see_whole_checkpoints_whatever_a_writer_does() {
                 });
             }
             let began = Instant::now();
-            let enough = |newest, merged| newest > 10 && merged > 3 && reads.load(Ordering::Relaxed) > 10;
+            let enough = |newest: CheckpointId, merged| newest.number > 10 && merged > 3 && reads.load(Ordering::Relaxed) > 10;
             // A minute, should the disk be slow.
             while began.elapsed() < Duration::from_secs(3) || !enough(newest, merged) && began.elapsed() < Duration::from_secs(60) {
                 newest = take(&store, Base::On(newest));
-                least.store(newest, Ordering::SeqCst);
+                least.store(newest.number, Ordering::SeqCst);
                 store.keep(3).unwrap();
                 merged += store.merge_beyond(Limits { packs: 2, extents: 3 }).unwrap().checkpoints;
             }
             stop.store(true, Ordering::Relaxed);
         });
-        println!("{:?}: {newest} checkpoints, {merged} merged, {reads:?} readings", place.mode);
-        assert!(newest > 10 && merged > 3 && reads.into_inner() > 10, "nothing happened");
+        println!("{:?}: {newest} is the last, {merged} merged, {reads:?} readings", place.mode);
+        assert!(newest.number > 10 && merged > 3 && reads.into_inner() > 10, "nothing happened");
     }
 }

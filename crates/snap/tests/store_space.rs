@@ -95,7 +95,7 @@ fn merging_gives_back_what_nobody_uses() {
         newest = draft.finish(b"").unwrap();
         store.keep(3).unwrap();
         copied += store.merge().unwrap().pages;
-        let packs = std::fs::read_dir(store.dir().join(newest.to_string())).unwrap().count() - 2;
+        let packs = std::fs::read_dir(store.dir().join(newest.number.to_string())).unwrap().count() - 2;
         assert!(packs <= 16, "{packs} packs");
         most = most.max(taken(&place, store.dir()));
     }
@@ -133,12 +133,12 @@ fn on_a_full_medium_the_last_is_given_up_and_those_before_are_whole() {
                 Ok(_) if big == 100 => {}
                 other => panic!("{big} pages in {:?}: {other:?}", place.mode),
             }
-            let checkpoint = store.open_checkpoint(Which::Number(first)).unwrap();
+            let checkpoint = store.open_checkpoint(Which::Number(first.number)).unwrap();
             checkpoint.verify(|_, _| {}).unwrap();
             let mut read = vec![0; memory.len()];
             checkpoint.read(0, &mut read).unwrap();
             assert!(read == memory);
         }
-        assert_eq!(store.numbers().unwrap(), [first, first + 1]);
+        assert_eq!(store.numbers().unwrap(), [first.number, first.number + 1]);
     }
 }

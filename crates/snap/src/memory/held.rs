@@ -16,6 +16,7 @@ use super::room::Room;
 use super::tracker::Change;
 use crate::error::Result;
 use crate::pages::{PAGE, PageSet};
+use crate::sys::memory::available;
 
 /// What is held takes at most this part of the memory that is available; only a program needs as much that changes it within one round.
 const HELD_PART: u64 = 8;
@@ -122,13 +123,6 @@ impl Held {
 /// The pages of a set, one by one.
 fn each(pages: &PageSet) -> impl Iterator<Item = u64> {
     pages.ranges().iter().flat_map(Clone::clone)
-}
-
-/// Bytes of memory that can still be used.
-fn available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
 #[cfg(test)]

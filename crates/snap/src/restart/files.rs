@@ -196,9 +196,7 @@ fn one(
             let whole = match nameless.get(&(identity.device, identity.inode)) {
                 Some(whole) => whole,
                 None => {
-                    let content = checkpoint.attached(&identity.name());
-                    let content = content.ok_or_else(|| refused(format!("{name}: its content is not in the checkpoint")))?;
-                    let whole = recreate(name, *memfd, content)?;
+                    let whole = recreate(name, *memfd, identity, checkpoint)?;
                     nameless.entry((identity.device, identity.inode)).or_insert(whole)
                 }
             };
@@ -376,12 +374,13 @@ fn regular(
 ) -> Result<OwnedFd> {
     let failed = |e| Error::io(path.display().to_string(), e);
     let is_gone = std::fs::metadata(path).map_or(true, |there| there.ino() != identity.inode);
-    if let Some(copy) = checkpoint.attached(&identity.name()).filter(|_| is_gone && changed == Files::Rewind) {
+    if checkpoint.attached(&identity.name()).is_some() && is_gone && changed == Files::Rewind {
         // Removed since, or replaced: the copy takes its name. (The old one is written to by nobody any more.)
         let _ = std::fs::remove_file(path);
-        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        let mut from = copy.try_clone().map_err(failed)?;
-        from.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut from, &mut new)).map_err(failed)?;
+        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        checkpoint.copy_attached(&identity.name(), &new)?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        durable(&new, path).and_then(|()| durable(&File::open(folder).map_err(failed)?, folder))?;
         let opened = open_as(path, file.flags)?;
         seek(&opened, path, position)?;
         return Ok(opened.into());
@@ -418,19 +417,20 @@ fn rewind_to(path: &Path, file: &File, identity: &Identity, checkpoint: &Checkpo
     if changed != Files::Rewind {
         return Err(has_changed(path));
     }
-    match checkpoint.attached(&identity.name()) {
-        Some(copy) => {
-            let mut from = copy.try_clone().map_err(failed)?;
-            let mut to = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            from.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut from, &mut to)).map_err(failed)?;
-            to.set_len(identity.len).map_err(failed)
-        }
+    let to = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    if !checkpoint.copy_attached(&identity.name(), &to)? {
         // What was appended since is cut off; what was written in place cannot be known.
-        None => file.set_len(identity.len).map_err(failed),
+        to.set_len(identity.len).map_err(failed)?;
     }
+    durable(&to, path)
 }
 
-fn recreate(name: &str, memfd: bool, content: &File) -> Result<OwnedFd> {
+/// What the program had synced before the checkpoint, it takes for durable: so must be what is put in its place.
+fn durable(file: &File, path: &Path) -> Result<()> {
+    towa_media::files::sync(file).map_err(|e| Error::io(format!("syncing {}", path.display()), e))
+}
+
+fn recreate(name: &str, memfd: bool, identity: &Identity, checkpoint: &Checkpoint) -> Result<OwnedFd> {
     let made = if memfd {
         let name = std::ffi::CString::new(name).unwrap_or_default();
         // SAFETY: a NUL-terminated name.
@@ -440,8 +440,7 @@ fn recreate(name: &str, memfd: bool, content: &File) -> Result<OwnedFd> {
         let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder);
         file.map_err(|e| Error::io(format!("a file without a name in {}", folder.display()), e))?.into()
     };
-    let mut from = content.try_clone().map_err(|e| Error::io(name, e))?;
-    let mut to = File::from(made.try_clone().map_err(|e| Error::io(name, e))?);
-    from.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut from, &mut to)).map_err(|e| Error::io(name, e))?;
-    Ok(made)
+    let to = File::from(made.try_clone().map_err(|e| Error::io(name, e))?);
+    let kept = checkpoint.copy_attached(&identity.name(), &to)?;
+    if kept { Ok(made) } else { Err(refused(format!("{name}: its content is not in the checkpoint"))) }
 }

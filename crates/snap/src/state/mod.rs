@@ -14,6 +14,8 @@ pub mod told;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::pages::{PAGE, Pages};
+use descriptors::{Descriptors, Kind};
 
 /// A checkpoint's description of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,9 +59,45 @@ impl State {
                 remedy: "use the version of Towa that took it",
             });
         }
-        serde_json::from_slice(manifest).map_err(damaged)
+        let state: State = serde_json::from_slice(manifest).map_err(damaged)?;
+        if state.is_sound() {
+            return Ok(state);
+        }
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "it contradicts itself");
+        Err(Error::io("the description of the process", source))
+    }
+
+    /// A description that matches its checksum was written so; this holds it against a writer with a fault. Whoever reads one may rely
+    /// on it: what it refers to is there, regions ascend and do not overlap.
+    fn is_sound(&self) -> bool {
+        let Descriptors { table, files, pipes, pairs } = &self.descriptors;
+        let refers = |file: &descriptors::OpenFile| match &file.kind {
+            Kind::PipeEnd { pipe, .. } => *pipe < pipes.len(),
+            Kind::PairEnd { pair, .. } => *pair < pairs.len(),
+            Kind::Standard { stream, .. } => (0..=2).contains(stream),
+            _ => true,
+        };
+        let mut end = 0;
+        let ascends = self.regions.iter().all(|region| {
+            let Pages { start, end: its_end } = region.pages;
+            let follows = end <= start && start < its_end && its_end <= ADDRESSES_END / PAGE;
+            end = its_end;
+            follows
+        });
+        let numbers = table.windows(2).all(|pair| pair[0].fd < pair[1].fd) && table.iter().all(|one| one.fd >= 0);
+        !self.threads.is_empty()
+            && ascends
+            && numbers
+            && table.iter().all(|one| one.file < files.len())
+            && files.iter().all(refers)
+            && self.process.pid > 0
+            && self.threads.iter().all(|thread| thread.tid > 0)
     }
 }
+
+/// No address of a process is as great.
+const ADDRESSES_END: u64 = 1 << 56;
+
 
 /// Name, release and build of the running kernel.
 pub fn kernel() -> String {

@@ -14,7 +14,7 @@ use super::index::{Index, POOL, Run, page_sum};
 use super::manifest::{Attached, Manifest};
 use super::sealed::{self, Kind};
 use super::sharing::{self, CHUNK, Space};
-use super::{CONSUMED, FILES, INDEX, MANIFEST, Mode, Store, failed, not_usable};
+use super::{CONSUMED, CheckpointId, FILES, INDEX, MANIFEST, Mode, Store, content, failed, not_usable, opening};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::{Error, Result};
 
@@ -32,7 +32,7 @@ pub struct Stretch<'a> {
 /// A checkpoint, open to read.
 #[derive(Debug)]
 pub struct Checkpoint {
-    number: u64,
+    id: CheckpointId,
     path: PathBuf,
     manifest: Manifest,
     index: Index,
@@ -48,16 +48,22 @@ impl Checkpoint {
     /// Opens what is in `folder`. All names are looked up there, so that they are of one and the same directory.
     pub(super) fn open(store: &Store, number: u64, folder: &File) -> Result<Checkpoint> {
         let path = store.path(number);
-        if !folder.metadata().map_err(|e| failed("reading the status of", &path, e))?.is_dir() {
-            return Err(not_usable(&path, "is not a directory"));
-        }
         let read = |name: &str, kind| {
             let file = open_in(folder, &path, name)?;
-            let (_, body) = sealed::read(&file, &path.join(name), kind, Some(&store.uuid), number)?;
-            Ok::<_, Error>(body)
+            sealed::read(&file, &path.join(name), kind, Some(&store.uuid), number)
         };
-        let manifest = Manifest::decode(&read(MANIFEST, Kind::Manifest)?, &path.join(MANIFEST))?;
-        let index = Index::decode(&read(INDEX, Kind::Index)?, &path.join(INDEX))?;
+        let (owner, body) = read(MANIFEST, Kind::Manifest)?;
+        let manifest = Manifest::decode(&body, &path.join(MANIFEST))?;
+        let (of_index, body) = read(INDEX, Kind::Index)?;
+        if of_index != owner {
+            return Err(not_usable(&path.join(INDEX), "belongs to another checkpoint that had the same number"));
+        }
+        let index = Index::decode(&body, &path.join(INDEX))?;
+        drop(body);
+        if index.base != manifest.base {
+            let what = format!("was built on checkpoint {}, and its writer had asked for {}", index.base, manifest.base);
+            return Err(not_usable(&path.join(INDEX), what));
+        }
         let of_the_mode = match store.mode {
             Mode::Reflink => [&[0][..], &[0, POOL]].contains(&&index.files.iter().map(|file| file.id).collect::<Vec<u64>>()[..]),
             Mode::HardLinks => index.files.iter().all(|file| ![0, POOL].contains(&file.id)),
@@ -70,8 +76,13 @@ impl Checkpoint {
             files.push(open_long(folder, &path, &file.name(), |len| len / PAGE >= file.pages)?);
         }
         let mut attached = Vec::new();
-        for (n, file) in manifest.attached.iter().enumerate() {
-            attached.push(open_long(folder, &path, &format!("{FILES}/{n}"), |len| len == file.len)?);
+        if !manifest.attached.is_empty() {
+            let within = path.join(FILES);
+            let copies = opening::folder_in(folder.as_fd(), Path::new(FILES), &within)?;
+            let copies = copies.ok_or_else(|| not_usable(&within, "is missing"))?;
+            for (n, file) in manifest.attached.iter().enumerate() {
+                attached.push(open_long(&copies, &within, &n.to_string(), |len| len == file.len)?);
+            }
         }
         let consumed = match rustix::fs::statat(folder, CONSUMED, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => true,
@@ -79,12 +90,17 @@ impl Checkpoint {
             Err(e) => return Err(failed("looking for", &path.join(CONSUMED), e.into())),
         };
         let pages = index.pages();
-        Ok(Checkpoint { number, path, manifest, index, pages, files, attached, consumed })
+        Ok(Checkpoint { id: owner.checkpoint, path, manifest, index, pages, files, attached, consumed })
     }
 
     /// Its number.
     pub fn number(&self) -> u64 {
-        self.number
+        self.id.number
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> CheckpointId {
+        self.id
     }
 
     /// When it was taken.
@@ -151,7 +167,7 @@ impl Checkpoint {
         let files = copies(&self.files).and_then(|files| Ok((files, copies(&self.attached)?)));
         let (files, attached) = files.map_err(|e| failed("opening again files of", &self.path, e))?;
         Ok(Checkpoint {
-            number: self.number,
+            id: self.id,
             path: self.path.clone(),
             manifest: self.manifest.clone(),
             index: self.index.clone(),
@@ -182,6 +198,12 @@ impl Checkpoint {
         Some(&self.attached[n])
     }
 
+    /// Makes `to` hold what the file does that was attached by this name; false: none was.
+    pub fn copy_attached(&self, name: &str, to: &File) -> Result<bool> {
+        let Some(from) = self.attached(name) else { return Ok(false) };
+        content::overwrite(from, to).map_err(|e| failed("copying a file of", &self.path, e)).map(|()| true)
+    }
+
     /// The clone of the process's own memory, if it was taken in mode `nv`: where a page lies in it [`runs`](Self::runs) tells.
     pub fn pool(&self) -> Option<&File> {
         self.index.pool().map(|pool| self.file(pool))
@@ -199,12 +221,18 @@ impl Checkpoint {
         let (mut done, total) = (0, self.pages.count());
         let mut chunk = vec![0; CHUNK];
         for (run, sums) in self.index.summed() {
+            if Some(run.file) == self.index.pool() {
+                self.read_pool(run, &mut chunk)?;
+                done += run.pages;
+                progress(done, total);
+                continue;
+            }
             let mut first = run.first;
             while first < run.end() {
                 let count = (run.end() - first).min(CHUNK as u64 / PAGE);
                 let bytes = &mut chunk[..(count * PAGE) as usize];
                 self.read(first, bytes)?;
-                let sums = &sums[((first - run.first) as usize).min(sums.len())..];
+                let sums = &sums[(first - run.first) as usize..];
                 self.compare(&run.clipped(&(first..run.end())), sums, bytes)?;
                 first += count;
                 done += count;
@@ -214,8 +242,24 @@ impl Checkpoint {
         for (n, (expected, file)) in self.manifest.attached.iter().zip(&self.attached).enumerate() {
             let Some(sum) = expected.sum else { continue };
             let path = self.path.join(format!("{FILES}/{n}"));
-            if sharing::sum(file).map_err(|e| failed("reading", &path, e))? != (expected.len, sum) {
+            if content::sum(file, expected.len).map_err(|e| failed("reading", &path, e))? != sum {
                 return Err(not_usable(&path, format!("is damaged: the copy of {} does not match its checksum", expected.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what lies in the pool of these pages, and not its holes: how long they are costs nothing, and says nothing.
+    fn read_pool(&self, run: &Run, chunk: &mut [u8]) -> Result<()> {
+        let (file, end) = (self.file(run.file), (run.offset + run.pages) * PAGE);
+        let mut at = run.offset * PAGE;
+        let unreadable = |at: u64, e| self.unreadable(&(run.first + (at / PAGE - run.offset)..run.end()), e);
+        while let Some(data) = content::first_data(file, at..end).map_err(|e| unreadable(at, e))? {
+            at = data.start;
+            while at < data.end {
+                let bytes = &mut chunk[..(data.end - at).min(CHUNK as u64) as usize];
+                file.read_exact_at(bytes, at).map_err(|e| unreadable(at, e))?;
+                at += bytes.len() as u64;
             }
         }
         Ok(())
@@ -253,18 +297,9 @@ impl Checkpoint {
 
 /// Opens regular file `name` in the directory open as `folder`, which is or was at `path`.
 fn open_in(folder: &File, path: &Path, name: &str) -> Result<File> {
-    use rustix::fs::{Mode, OFlags};
-    use rustix::io::Errno;
-    // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = match rustix::fs::openat(folder.as_fd(), name, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT | Errno::NOTDIR) => return Err(not_usable(&path.join(name), "is missing")),
-        Err(Errno::LOOP | Errno::NXIO) => return Err(not_usable(&path.join(name), "is not a regular file")),
-        Err(e) => return Err(failed("opening", &path.join(name), e.into())),
-    };
-    let status = file.metadata().map_err(|e| failed("reading the status of", &path.join(name), e))?;
-    if status.is_file() { Ok(file) } else { Err(not_usable(&path.join(name), "is not a regular file")) }
+    let path = path.join(name);
+    let file = opening::regular_in(folder.as_fd(), Path::new(name), &path, rustix::fs::OFlags::RDONLY)?;
+    file.ok_or_else(|| not_usable(&path, "is missing"))
 }
 
 /// [`open_in`] of a file that must be long enough.

@@ -10,7 +10,7 @@
 //! of another checkpoint is written; a draft that is dropped leaves nothing.
 
 use std::fs::{DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -23,33 +23,49 @@ use super::manifest::{Attached, Manifest};
 use super::overlay::{Change, Overlay};
 use super::pool::PoolDraft;
 use super::room::{GRAIN, Room};
-use super::sealed::{self, Kind};
+use super::sealed::{self, Kind, Owner};
+use super::content::{self, Limit, Pieces};
 use super::sharing::{self, CHUNK};
-use super::{Base, Checkpoint, FILES, INDEX, MANIFEST, Mode, Store, failed};
-use crate::Result;
+use super::{ASIDE, Base, Checkpoint, CheckpointId, FILES, INDEX, MANIFEST, Mode, Store, failed};
+use crate::{Error, Result};
 use crate::pages::{PAGE, PageSet, Pages};
+use crate::sys::fd;
 
 const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+
+/// A copy of a file, which may come to belong to the checkpoint.
+#[derive(Debug)]
+pub struct Aside {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    sum: Option<u64>,
+}
 
 /// A checkpoint that is being written. Holds the store's lock.
 #[derive(Debug)]
 pub struct Draft {
     store: Store,
-    number: u64,
+    id: CheckpointId,
     /// `N.tmp`
     dir: PathBuf,
     base: Option<Checkpoint>,
+    /// The identity that was asked for as the base; nil: none.
+    asked: Uuid,
     /// The base's index, without what lies in its pool: the new pool holds all of that anew.
     below: Index,
     pub(super) pool: Option<PoolDraft>,
     /// The file that takes the pages: `memory` or a new pack.
     file: File,
-    id: u64,
+    file_id: u64,
     room: Room,
     changes: Overlay,
     /// Pages of `file` that were given out.
     taken_up: Vec<Pages>,
-    attached: Vec<Attached>,
+    /// Each with the descriptor that it was written through: an error of the write-back is told to that one, if to any.
+    attached: Vec<(Attached, File)>,
+    /// Files that were set aside.
+    aside: u64,
     taken: SystemTime,
     finished: bool,
     /// Last, so that it is let go when the rest is cleared away.
@@ -57,32 +73,38 @@ pub struct Draft {
 }
 
 impl Store {
-    /// Begins a checkpoint with the number after the greatest. Nobody else can change the store until the draft ends.
+    /// Begins a checkpoint with the number after the greatest there ever was. Nobody else can change the store until the draft ends.
     pub fn begin(&self, base: Base) -> Result<Draft> {
         let lock = self.lock()?;
+        let asked = match base {
+            Base::Empty => Uuid::nil(),
+            Base::On(id) => id.uuid,
+        };
         let base = match base {
             Base::Empty => None,
-            Base::On(number) => Some(self.load(number)?),
+            Base::On(id) => Some(self.load_exactly(id)?),
         };
-        let number = self.numbers()?.last().map_or(1, |last| last + 1);
-        let dir = self.unfinished(number);
-        let id = if self.mode == Mode::Reflink { 0 } else { new_pack_id() };
+        let id = CheckpointId::new(self.next_number()?);
+        let dir = self.unfinished(id.number);
+        let file_id = if self.mode == Mode::Reflink { 0 } else { new_pack_id() };
         DirBuilder::new().mode(0o700).create(&dir).map_err(|e| failed("making", &dir, e))?;
-        let path = dir.join(file_name(id));
+        let path = dir.join(file_name(file_id));
         let file = sharing::create(&path).inspect_err(|_| drop(std::fs::remove_dir_all(&dir)))?;
         let mut draft = Draft {
             store: self.clone(),
-            number,
+            id,
             dir,
             below: base.as_ref().map(|base| base.index().without_pool()).unwrap_or_default(),
             base,
+            asked,
             pool: None,
             file,
-            id,
+            file_id,
             room: Room::default(),
             changes: Overlay::default(),
             taken_up: Vec::new(),
             attached: Vec::new(),
+            aside: 0,
             taken: SystemTime::now(),
             finished: false,
             _lock: lock,
@@ -92,7 +114,7 @@ impl Store {
             let memory = base.file(0);
             let cloned = sharing::clone(memory, &draft.file);
             // A store that was copied to where files are not cloned still works.
-            let cloned = cloned.and_then(|cloned| if cloned { Ok(()) } else { sharing::copy(memory, &draft.file).map(|_| ()) });
+            let cloned = cloned.and_then(|cloned| if cloned { Ok(()) } else { content::copy(memory, &draft.file).map(|_| ()) });
             cloned.map_err(|e| failed("cloning to", &path, e))?;
             draft.room = Room::beside(&base.index().used(0), base.index().files[0].pages);
         }
@@ -113,7 +135,12 @@ pub(super) fn new_pack_id() -> u64 {
 impl Draft {
     /// The number that it will have.
     pub fn number(&self) -> u64 {
-        self.number
+        self.id.number
+    }
+
+    /// Which one it will be.
+    pub fn id(&self) -> CheckpointId {
+        self.id
     }
 
     /// When the state was that it holds; else the time at which it was begun.
@@ -149,7 +176,7 @@ impl Draft {
             let place = self.place(first..first + bytes.len() as u64 / PAGE);
             let (now, later) = bytes.split_at(((place.end - place.start) * PAGE) as usize);
             let written = self.file.write_all_at(now, place.start * PAGE);
-            written.map_err(|e| failed("writing", &self.dir.join(file_name(self.id)), e))?;
+            written.map_err(|e| failed("writing", &self.dir.join(file_name(self.file_id)), e))?;
             let sums: Vec<u32> = now.chunks(PAGE as usize).map(page_sum).collect();
             let end = first + sums.len() as u64;
             self.changes.set(first..end, Change::Stored { offset: place.start, sums });
@@ -196,71 +223,152 @@ impl Draft {
     /// # Panics
     /// If the name was given before.
     pub fn attach(&mut self, file: &File, name: &str) -> Result<()> {
-        self.attach_as(file, name, true).map(|_| ())
+        let aside = self.set_aside(file)?;
+        match aside {
+            Some(aside) => self.attach_aside(aside, name),
+            None => Err(Error::io(format!("copying {name}"), std::io::Error::other("it grows while it is copied"))),
+        }
     }
 
     /// Like [`attach`](Self::attach), but where the file cannot be cloned, which takes no time, does nothing and says false.
+    ///
+    /// # Panics
+    /// If the name was given before.
     pub fn attach_clone(&mut self, file: &File, name: &str) -> Result<bool> {
-        self.attach_as(file, name, false)
+        self.attach_new(name, |new| {
+            let cloned = sharing::clone(file, new)?;
+            Ok(if cloned { Some((new.metadata()?.size(), None)) } else { None })
+        })
     }
 
-    fn attach_as(&mut self, file: &File, name: &str, or_copy: bool) -> Result<bool> {
-        assert!(self.attached.iter().all(|other| other.name != name), "{name} is attached already");
+    /// Keeps what was [caught](content::catch) of a file of this length.
+    ///
+    /// # Panics
+    /// If the name was given before.
+    pub fn attach_caught(&mut self, len: u64, pieces: &Pieces, name: &str) -> Result<()> {
+        self.attach_new(name, |new| Ok(Some((len, Some(content::put(new, len, pieces)?))))).map(drop)
+    }
+
+    /// Whether the file system of the store takes a file of this length.
+    pub fn can_hold(&mut self, len: u64) -> Result<bool> {
+        let path = self.next_aside()?;
+        let long = sharing::create(&path)?.set_len(len);
+        std::fs::remove_file(&path).map_err(|e| failed("removing", &path, e))?;
+        match long {
+            Ok(()) => Ok(true),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EFBIG | libc::EINVAL)) => Ok(false),
+            Err(e) => Err(failed("setting the length of", &path, e)),
+        }
+    }
+
+    /// A name for a file that may not come to belong to the checkpoint.
+    fn next_aside(&mut self) -> Result<PathBuf> {
+        let folder = self.dir.join(ASIDE);
+        if self.aside == 0 {
+            DirBuilder::new().mode(0o700).create(&folder).map_err(|e| failed("making", &folder, e))?;
+        }
+        self.aside += 1;
+        Ok(folder.join(self.aside.to_string()))
+    }
+
+    /// Copies `file` as it is now, so that it can be attached in an instant. Nothing: it grew faster than it was copied.
+    pub fn set_aside(&mut self, file: &File) -> Result<Option<Aside>> {
+        let path = self.next_aside()?;
+        let new = sharing::create(&path)?;
+        let copy = || match sharing::clone(file, &new)? {
+            true => Ok(Some((new.metadata()?.size(), None))),
+            // With a position of its own, which looking for holes moves.
+            false => Ok(content::copy_within(&fd::reopened(file)?, &new, Limit::of(file)?)?.map(|(len, sum)| (len, Some(sum)))),
+        };
+        match copy() {
+            Ok(Some((len, sum))) => Ok(Some(Aside { path, file: new, len, sum })),
+            Ok(None) => {
+                // Its space is not needed any more.
+                std::fs::remove_file(&path).map_err(|e| failed("removing", &path, e))?;
+                Ok(None)
+            }
+            Err(e) => Err(failed("copying to", &path, e)),
+        }
+    }
+
+    /// Keeps what was set aside.
+    ///
+    /// # Panics
+    /// If the name was given before.
+    pub fn attach_aside(&mut self, aside: Aside, name: &str) -> Result<()> {
+        let path = self.next_attached(name)?;
+        std::fs::rename(&aside.path, &path).map_err(|e| failed("naming", &path, e))?;
+        self.attached.push((Attached { name: name.to_owned(), len: aside.len, sum: aside.sum }, aside.file));
+        Ok(())
+    }
+
+    /// Attaches a new file that `fill` fills, and says the length and the checksum of; nothing if it cannot.
+    fn attach_new(
+        &mut self,
+        name: &str,
+        fill: impl FnOnce(&File) -> std::io::Result<Option<(u64, Option<u64>)>>,
+    ) -> Result<bool> {
+        let path = self.next_attached(name)?;
+        let new = sharing::create(&path)?;
+        let filled = fill(&new);
+        if let Ok(Some((len, sum))) = filled {
+            self.attached.push((Attached { name: name.to_owned(), len, sum }, new));
+            return Ok(true);
+        }
+        // The next one has the same number.
+        let removed = std::fs::remove_file(&path);
+        filled.and(removed).map_err(|e| failed("copying to", &path, e)).map(|()| false)
+    }
+
+    /// Where the next file is to lie.
+    fn next_attached(&self, name: &str) -> Result<PathBuf> {
+        assert!(self.attached.iter().all(|(other, _)| other.name != name), "{name} is attached already");
         let folder = self.dir.join(FILES);
         if self.attached.is_empty() && !folder.exists() {
             DirBuilder::new().mode(0o700).create(&folder).map_err(|e| failed("making", &folder, e))?;
         }
-        let path = folder.join(self.attached.len().to_string());
-        let new = sharing::create(&path)?;
-        let kept = match sharing::clone(file, &new) {
-            Ok(true) => new.metadata().map(|status| Some((status.len(), None))),
-            Ok(false) if or_copy => sharing::copy(file, &new).map(|(len, sum)| Some((len, Some(sum)))),
-            Ok(false) => std::fs::remove_file(&path).map(|()| None),
-            Err(e) => Err(e),
-        };
-        match kept {
-            Ok(Some((len, sum))) => {
-                self.attached.push(Attached { name: name.to_owned(), len, sum });
-                Ok(true)
-            }
-            Ok(None) => Ok(false),
-            Err(e) => {
-                // The next one has the same number.
-                let _ = std::fs::remove_file(&path);
-                Err(failed("copying to", &path, e))
-            }
-        }
+        Ok(folder.join(self.attached.len().to_string()))
     }
 
-    /// Makes everything durable, and then offers the checkpoint; gives its number.
-    pub fn finish(mut self, manifest: &[u8]) -> Result<u64> {
+    /// Makes everything durable, and then offers the checkpoint; says which one it is.
+    pub fn finish(mut self, manifest: &[u8]) -> Result<CheckpointId> {
         let index = self.index()?;
         self.settle(&index)?;
         // 1. All bytes, then all names in the directory, while it is `N.tmp`: stopped here, the next writer removes it.
-        for n in 0..self.attached.len() {
-            let path = self.dir.join(format!("{FILES}/{n}"));
-            File::open(&path).and_then(|file| files::sync(&file)).map_err(|e| failed("syncing", &path, e))?;
+        if self.aside > 0 {
+            std::fs::remove_dir_all(self.dir.join(ASIDE)).map_err(|e| failed("removing", &self.dir.join(ASIDE), e))?;
         }
-        let (number, uuid) = (self.number, self.store.uuid);
-        sealed::write(&self.dir.join(INDEX), Kind::Index, &uuid, number, &index.encode())?;
-        let manifest = Manifest { taken: self.taken, attached: std::mem::take(&mut self.attached), blob: manifest.to_vec() };
-        sealed::write(&self.dir.join(MANIFEST), Kind::Manifest, &uuid, number, &manifest.encode())?;
+        let mut attached = Vec::new();
+        for (n, (file, written)) in std::mem::take(&mut self.attached).into_iter().enumerate() {
+            files::sync(&written).map_err(|e| failed("syncing", &self.dir.join(format!("{FILES}/{n}")), e))?;
+            attached.push(file);
+        }
+        let owner = Owner { store: self.store.uuid, checkpoint: self.id };
+        sealed::write(&self.dir.join(INDEX), Kind::Index, &owner, &index.encode())?;
+        let manifest = Manifest { taken: self.taken, base: self.asked, attached, blob: manifest.to_vec() };
+        sealed::write(&self.dir.join(MANIFEST), Kind::Manifest, &owner, &manifest.encode())?;
         for folder in [self.dir.join(FILES), self.dir.clone()] {
             if folder.exists() {
                 files::sync_dir(&folder).map_err(|e| failed("syncing", &folder, e))?;
             }
         }
         // 2. It gets its name. Stopped before the sync it may have either name after a power failure, and is whole under both.
-        let path = self.store.path(number);
+        let path = self.store.path(self.id.number);
         std::fs::rename(&self.dir, &path).map_err(|e| failed("naming", &path, e))?;
         self.finished = true;
         // 3. Only when the name is durable is the number told.
         self.store.sync_names()?;
-        Ok(number)
+        Ok(self.id)
     }
 
     /// Where all pages are. The base's packs that are still in use get their names here; the new file is the last.
     fn index(&self) -> Result<Index> {
+        let mut index = self.places()?;
+        index.base = self.base.as_ref().map_or(Uuid::nil(), |base| base.id().uuid);
+        Ok(index)
+    }
+
+    fn places(&self) -> Result<Index> {
         let base = &self.below;
         // First with the base's numbers for its files, and one more for ours.
         let own = match self.store.mode {
@@ -284,7 +392,7 @@ impl Draft {
         let mut index = Index::default();
         for (n, number) in numbers.iter_mut().enumerate().filter(|(_, number)| number.is_some()) {
             *number = Some(index.files.len() as u32);
-            let own = || PageFile { id: self.id, pages: merged.used(own).ranges().last().map_or(0, |last| last.end) };
+            let own = || PageFile { id: self.file_id, pages: merged.used(own).ranges().last().map_or(0, |last| last.end) };
             index.files.push(base.files.get(n).copied().unwrap_or_else(own));
         }
         for (run, sums) in merged.summed() {
@@ -292,7 +400,7 @@ impl Draft {
             index.push(run.in_file(file), sums);
         }
         if let Some(base) = &self.base {
-            for file in index.files.iter().filter(|file| file.id != self.id) {
+            for file in index.files.iter().filter(|file| file.id != self.file_id) {
                 sharing::link_or_copy(&base.path().join(file.name()), &self.dir.join(file.name()))?;
             }
         }
@@ -301,8 +409,8 @@ impl Draft {
 
     /// Gives back what pages took that are not needed any more, and makes the file durable; a pack that holds nothing goes.
     fn settle(&self, index: &Index) -> Result<()> {
-        let path = self.dir.join(file_name(self.id));
-        let Some(own) = index.files.iter().position(|file| file.id == self.id) else {
+        let path = self.dir.join(file_name(self.file_id));
+        let Some(own) = index.files.iter().position(|file| file.id == self.file_id) else {
             return std::fs::remove_file(&path).map_err(|e| failed("removing", &path, e));
         };
         let used = index.used(own as u32);

@@ -1,7 +1,7 @@
 //! File `index` of a checkpoint: in which file, and where in it, each page lies, and a checksum of each.
 //!
 //! ```text
-//!   files 4 | 0 4 | runs 8 | pages 8
+//!   files 4 | 0 4 | runs 8 | pages 8 | uuid of the checkpoint that pages were taken over from, or 0 16
 //!   for each file:   id 8 (0: `memory`, all ones: `pool`, else `pack-` and 16 hexadecimal digits) | its length in pages 8
 //!   for each run:    first page 8 | pages 8 | offset in the file, in pages 8 | number of the file 4 | 0 4
 //!   for each page, in the order of the runs:  checksum 4 (the low half of its xxh3); none for pages in `pool`
@@ -15,6 +15,7 @@
 use std::path::Path;
 
 use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
+use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::not_usable;
@@ -95,11 +96,14 @@ struct Head {
     zero: u32,
     runs: u64,
     pages: u64,
+    base: [u8; 16],
 }
 
 /// Where the pages of a checkpoint are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Index {
+    /// The checkpoint whose pages were taken over when it was made; nil: none.
+    pub base: Uuid,
     pub files: Vec<PageFile>,
     runs: Vec<Run>,
     /// For each run the place of its first page's checksum.
@@ -156,6 +160,7 @@ impl Index {
     /// The same without what lies in the pool.
     pub(super) fn without_pool(&self) -> Index {
         let mut rest = Index::of(self.files.iter().filter(|file| file.id != POOL).copied().collect());
+        rest.base = self.base;
         let pool = self.pool();
         // The pool is the last file, so that the others keep their numbers.
         self.summed().filter(|(run, _)| Some(run.file) != pool).for_each(|(run, sums)| rest.push(*run, sums));
@@ -166,6 +171,7 @@ impl Index {
     /// counts no more.
     pub(super) fn with_pool(&self, len: u64, runs: &[Run]) -> Index {
         let mut all = Index::of(self.files.iter().copied().chain([PageFile { id: POOL, pages: len }]).collect());
+        all.base = self.base;
         let in_pool: PageSet = runs.iter().map(|run| run.first..run.end()).collect();
         let mut runs = runs.iter().map(|run| run.in_file(self.files.len() as u32)).peekable();
         for (run, sums) in self.summed() {
@@ -221,7 +227,13 @@ impl Index {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let head = Head { files: self.files.len() as u32, zero: 0, runs: self.runs.len() as u64, pages: self.sums.len() as u64 };
+        let head = Head {
+            files: self.files.len() as u32,
+            zero: 0,
+            runs: self.runs.len() as u64,
+            pages: self.sums.len() as u64,
+            base: *self.base.as_bytes(),
+        };
         let parts: [&[u8]; 4] = [bytes_of(&head), cast_slice(&self.files), cast_slice(&self.runs), cast_slice(&self.sums)];
         parts.concat()
     }
@@ -236,7 +248,7 @@ impl Index {
         let files = fields.many(head.files.into())?;
         let runs: Vec<Run> = fields.many(head.runs)?;
         let sums = fields.many(head.pages)?;
-        let mut index = Index { files, ..Index::default() };
+        let mut index = Index { base: Uuid::from_bytes(head.base), files, ..Index::default() };
         let mut pages: u64 = 0;
         for run in &runs {
             index.at.push(pages as usize);

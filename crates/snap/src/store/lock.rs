@@ -6,7 +6,9 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::{failed, is_still, not_usable};
+use rustix::fs::{CWD, OFlags};
+
+use super::{failed, is_still, opening};
 use crate::{Error, Result};
 
 pub(super) const LOCK: &str = "lock";
@@ -27,13 +29,14 @@ impl Lock {
     pub(super) fn take(dir: &Path) -> Result<Lock> {
         let path = dir.join(LOCK);
         loop {
-            let mut options = File::options();
-            options.write(true).create(true).truncate(false).mode(0o600);
-            let open = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&path);
-            let file = open.map_err(|e| match e.raw_os_error() {
-                Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => not_usable(&path, "is not a regular file"),
-                _ => failed("opening", &path, e),
-            })?;
+            let Some(file) = opening::regular_in(CWD, &path, &path, OFlags::WRONLY)? else {
+                match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+                    Ok(_) => {}
+                    Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    Err(e) => return Err(failed("creating", &path, e)),
+                }
+                continue;
+            };
             match file.try_lock() {
                 // Whoever takes it for a leftover and removes it must not let a second one in.
                 Ok(()) if is_still(&file, &path)? => return Ok(Lock(file)),

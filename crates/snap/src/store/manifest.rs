@@ -1,7 +1,7 @@
 //! File `manifest` of a checkpoint: when it was taken, the copies of files that belong to it, and what its writer had to say.
 //!
 //! ```text
-//!   seconds since 1970 8 | nanoseconds 4 | number of files 4
+//!   seconds since 1970 8 | nanoseconds 4 | number of files 4 | uuid of the checkpoint that it was begun on, or 0 16
 //!   for each file, in the order of files/0, files/1, ...:  length 8 | checksum 8, 0: none | bytes of the name 4 | 0 4 | name
 //!   the writer's own bytes, to the end
 //! ```
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytemuck::{Pod, Zeroable, bytes_of};
+use uuid::Uuid;
 
 use super::not_usable;
 use super::sealed::Fields;
@@ -31,6 +32,8 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub taken: SystemTime,
+    /// The identity that its writer asked for as its base; nil: none.
+    pub base: Uuid,
     pub attached: Vec<Attached>,
     pub blob: Vec<u8>,
 }
@@ -41,6 +44,7 @@ struct Head {
     seconds: u64,
     nanos: u32,
     files: u32,
+    base: [u8; 16],
 }
 
 #[repr(C)]
@@ -55,7 +59,12 @@ struct FileHead {
 impl Manifest {
     pub(super) fn encode(&self) -> Vec<u8> {
         let since = self.taken.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let head = Head { seconds: since.as_secs(), nanos: since.subsec_nanos(), files: self.attached.len() as u32 };
+        let head = Head {
+            seconds: since.as_secs(),
+            nanos: since.subsec_nanos(),
+            files: self.attached.len() as u32,
+            base: *self.base.as_bytes(),
+        };
         let mut body = bytes_of(&head).to_vec();
         for file in &self.attached {
             let head = FileHead { len: file.len, sum: file.sum.unwrap_or(0), name_len: file.name.len() as u32, zero: 0 };
@@ -80,6 +89,6 @@ impl Manifest {
             let name = String::from_utf8(fields.bytes(file.name_len.into())?.to_vec()).ok()?;
             attached.push(Attached { name, len: file.len, sum: (file.sum != 0).then_some(file.sum) });
         }
-        Some(Manifest { taken, attached, blob: fields.0.to_vec() })
+        Some(Manifest { taken, base: Uuid::from_bytes(head.base), attached, blob: fields.0.to_vec() })
     }
 }

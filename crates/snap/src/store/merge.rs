@@ -22,7 +22,7 @@ use towa_media::files;
 use super::draft::new_pack_id;
 use super::index::{Index, PageFile, Run, file_name};
 use super::remove::clear;
-use super::sealed::{self, Kind};
+use super::sealed::{self, Kind, Owner};
 use super::sharing::{self, CHUNK};
 use super::{CONSUMED, Checkpoint, FILES, INDEX, MANIFEST, Mode, Store, Which, failed};
 use crate::pages::{PAGE, PageSet, Pages};
@@ -87,11 +87,13 @@ impl Store {
             Mode::HardLinks => self.merge_packs(&workshop, limits),
             Mode::Reflink => self.write_anew(&workshop, limits),
         };
-        // At once, and also when it failed: perhaps there is no space left.
-        let cleared = self.clear_unfinished(&lock);
-        let merged = merged?;
-        cleared?;
-        Ok(merged)
+        // At once, and also when it failed: perhaps there is no space left. But not what an exchange has put aside that may not be durable:
+        // if power fails that comes back to its number. The next one who takes the lock syncs first.
+        match merged {
+            Ok(_) => self.clear_unfinished(&lock)?,
+            Err(_) => clear(&workshop)?,
+        }
+        merged
     }
 
     /// Gives the newest checkpoint a memory file in one piece.
@@ -113,6 +115,7 @@ impl Store {
         let path = workshop.join(file_name(0));
         let new = PageFile { id: 0, pages };
         let mut index = Index::of(vec![new]);
+        index.base = newest.index().base;
         let mut copy = Copy::to(&path)?;
         for (run, sums) in newest.index().summed() {
             let place = copy.pages(newest.file(run.file), newest.path(), run.offset..run.offset + run.pages)?;
@@ -182,9 +185,34 @@ impl Store {
     fn replace(&self, checkpoint: &Checkpoint, index: &Index, new: PageFile, new_path: &Path) -> Result<bool> {
         let number = checkpoint.number();
         let (old, next) = (self.path(number), self.unfinished(number));
-        // 1. Beside the old one, everything durable: stopped here, the next writer removes it.
+        // 1. Beside the old one, everything durable: stopped here, the next writer removes it; so does this one if it fails.
+        self.prepare(checkpoint, index, new, new_path).inspect_err(|_| drop(clear(&next)))?;
+        // 2. The two exchange their names in one step: whichever has the number is whole and durable, before and after, and when
+        // power fails in between. `N.tmp` is the one that is not needed.
+        match renameat_with(CWD, &next, CWD, &old, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                log::warn!("{}: this file system cannot exchange two names; nothing is merged", self.dir.display());
+                return clear(&next).map(|()| false);
+            }
+            Err(e) => {
+                clear(&next)?;
+                return Err(failed("replacing", &old, e.into()));
+            }
+        }
+        // 3. Its files go when the exchange is durable; otherwise the number might come back to a directory without them.
+        self.sync_names()?;
+        clear(&next)?;
+        Ok(true)
+    }
+
+    /// Makes `N.tmp` what is to replace checkpoint N, durably.
+    fn prepare(&self, checkpoint: &Checkpoint, index: &Index, new: PageFile, new_path: &Path) -> Result<()> {
+        let number = checkpoint.number();
+        let (old, next) = (self.path(number), self.unfinished(number));
         make_dir(&next)?;
-        sealed::write(&next.join(INDEX), Kind::Index, &self.uuid, number, &index.encode())?;
+        let owner = Owner { store: self.uuid, checkpoint: checkpoint.id() };
+        sealed::write(&next.join(INDEX), Kind::Index, &owner, &index.encode())?;
         for file in &index.files {
             let from = if file.id == new.id { new_path.to_owned() } else { old.join(file.name()) };
             sharing::link_or_copy(&from, &next.join(file.name()))?;
@@ -201,21 +229,7 @@ impl Store {
             }
             files::sync_dir(&next.join(FILES)).map_err(|e| failed("syncing", &next, e))?;
         }
-        files::sync_dir(&next).map_err(|e| failed("syncing", &next, e))?;
-        // 2. The two exchange their names in one step: whichever has the number is whole and durable, before and after, and when
-        // power fails in between. `N.tmp` is the one that is not needed.
-        match renameat_with(CWD, &next, CWD, &old, RenameFlags::EXCHANGE) {
-            Ok(()) => {}
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                log::warn!("{}: this file system cannot exchange two names; nothing is merged", self.dir.display());
-                return clear(&next).map(|()| false);
-            }
-            Err(e) => return Err(failed("replacing", &old, e.into())),
-        }
-        // 3. Its files go when the exchange is durable; otherwise the number might come back to a directory without them.
-        self.sync_names()?;
-        clear(&next)?;
-        Ok(true)
+        files::sync_dir(&next).map_err(|e| failed("syncing", &next, e))
     }
 }
 
@@ -290,6 +304,7 @@ impl Copy<'_> {
 fn moved_index(index: &Index, moved: &Moved, new: PageFile) -> Index {
     let stays = |file: &&PageFile| !moved.contains_key(&file.id);
     let mut result = Index::of(index.files.iter().filter(stays).copied().collect());
+    result.base = index.base;
     let own = result.files.len() as u32;
     let numbers: Vec<u32> =
         index.files.iter().map(|file| result.files.iter().position(|f| f == file).map_or(own, |n| n as u32)).collect();

@@ -3,9 +3,10 @@
 //! ```text
 //!   DIR/             0700
 //!     store          what the directory is: its uuid, and how its checkpoints share pages
+//!     last-9         the greatest number that there ever was, where its checkpoint was removed
 //!     lock           flocked by whoever takes, removes, marks or merges checkpoints
 //!     7/             checkpoint number 7, complete; its files are 0600
-//!       manifest     when it was taken, which files it holds, what its writer had to say
+//!       manifest     its identity, when it was taken, which files it holds, what its writer had to say
 //!       index        where each page lies, and its checksum
 //!       memory       reflink: one sparse file, a clone of that of the checkpoint before with the changed pages written over it
 //!       pool         reflink, of a process in mode `nv`: a clone of the file that its memory lies in
@@ -16,20 +17,26 @@
 //! ```
 //!
 //! ```text
-//!   begin ──► N.tmp: files, index, manifest ──► all synced ──► renamed to N ──► DIR synced ──► the number is told
+//!   begin ──► DIR synced, what is unfinished removed ──► N.tmp: files, index, manifest ──► all synced ──► renamed to N
+//!         ──► DIR synced ──► the number is told
 //! ```
 //!
 //! What must always hold: a directory whose name is a number is complete and durable, and is never written again but for `consumed`;
+//! a number is never used again, and what is built on a checkpoint names it by its identity;
 //! the file system's own counts, of blocks (reflink) or of names (hard links), say what is still in use, so that checkpoints can be
 //! removed in any order, by anybody; what is damaged, foreign or newer is refused and left as it is. Readers take no lock: they open
 //! all files of a checkpoint at once, and when it was removed or replaced meanwhile, look again.
 
 mod checkpoint;
+mod content;
 mod draft;
+mod id;
 mod index;
 mod lock;
 mod manifest;
+mod mark;
 mod merge;
+mod opening;
 mod overlay;
 mod pool;
 mod remove;
@@ -41,6 +48,8 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -48,14 +57,16 @@ use towa_media::files;
 use uuid::Uuid;
 
 pub use checkpoint::{Checkpoint, Stretch};
-pub use draft::Draft;
+pub use content::{Limit, Pieces, catch};
+pub use draft::{Aside, Draft};
+pub use id::CheckpointId;
 pub use manifest::Attached;
 pub use merge::{Limits, Merged};
 pub(crate) use pool::give_back_all_but;
 
 use crate::{Error, Result};
 use lock::Lock;
-use sealed::{Fields, Kind};
+use sealed::{Fields, Kind, Owner};
 use sharing::Space;
 
 const STORE: &str = "store";
@@ -63,6 +74,8 @@ const STORE_NEW: &str = "store.new";
 const MANIFEST: &str = "manifest";
 const INDEX: &str = "index";
 const FILES: &str = "files";
+/// Copies of files, until it is known whether they belong to the checkpoint.
+const ASIDE: &str = "aside";
 const CONSUMED: &str = "consumed";
 /// The end of the names of what is unfinished.
 const UNFINISHED: &str = ".tmp";
@@ -91,8 +104,8 @@ pub enum Which {
 pub enum Base {
     /// All pages are zeros.
     Empty,
-    /// All pages are those of this checkpoint.
-    On(u64),
+    /// All pages are those of this checkpoint. Another one that has its number is none.
+    On(CheckpointId),
 }
 
 /// What a list says of a checkpoint.
@@ -121,6 +134,8 @@ pub struct Store {
     dir: PathBuf,
     uuid: Uuid,
     mode: Mode,
+    /// Whether the names that lead to `dir` are known to be durable.
+    rooted: Arc<AtomicBool>,
 }
 
 /// The body of file `store`.
@@ -139,23 +154,20 @@ impl Store {
     pub fn open(dir: impl AsRef<Path>) -> Result<Store> {
         let dir = std::path::absolute(&dir).map_err(|e| failed("looking for", dir.as_ref(), e))?;
         let path = dir.join(STORE);
-        let file = match open_file(&path) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return match std::fs::metadata(&dir) {
-                    Ok(_) => Err(not_usable(&dir, "is no directory of checkpoints: there is no file `store` in it")),
-                    Err(_) => Err(Error::NoCheckpoint { dir, what: "there is no such directory of checkpoints".into() }),
-                };
-            }
-            other => other?,
+        let Some(file) = opening::regular(&path)? else {
+            return match std::fs::metadata(&dir) {
+                Ok(_) => Err(not_usable(&dir, "is no directory of checkpoints: there is no file `store` in it")),
+                Err(_) => Err(Error::NoCheckpoint { dir, what: "there is no such directory of checkpoints".into() }),
+            };
         };
-        let (uuid, body) = sealed::read(&file, &path, Kind::Store, None, 0)?;
+        let (owner, body) = sealed::read(&file, &path, Kind::Store, None, 0)?;
         let body = Fields(&body).one().filter(|_| body.len() == size_of::<StoreBody>());
         let mode = match body {
             Some(StoreBody { mode: 1, zero: 0, .. }) => Mode::Reflink,
             Some(StoreBody { mode: 2, zero: 0, .. }) => Mode::HardLinks,
             _ => return Err(not_usable(&path, "says of itself what this program does not understand")),
         };
-        Ok(Store { dir, uuid, mode })
+        Ok(Store { dir, uuid: owner.store, mode, rooted: Arc::default() })
     }
 
     /// Opens the directory at `dir`, or makes it. One that is there, holds something and is no directory of checkpoints is refused.
@@ -185,7 +197,8 @@ impl Store {
         let body = StoreBody { mode, zero: 0, created };
         // The name `store` appears when its bytes are durable; stopped before that, the next creation starts anew; after it, all is
         // there. The names that lead here are synced before anything is built on them.
-        sealed::write(&dir.join(STORE_NEW), Kind::Store, &Uuid::new_v4(), 0, bytes_of(&body))?;
+        let owner = Owner { store: Uuid::new_v4(), checkpoint: CheckpointId::NONE };
+        sealed::write(&dir.join(STORE_NEW), Kind::Store, &owner, bytes_of(&body))?;
         std::fs::rename(dir.join(STORE_NEW), dir.join(STORE)).map_err(|e| failed("naming", &dir.join(STORE), e))?;
         files::sync_dir_and_above(dir).map_err(|e| failed("syncing", dir, e))?;
         Self::open(dir)
@@ -247,13 +260,14 @@ impl Store {
                 Err(e) => return Err(e),
             }
         }
+        self.offer();
         Ok(list)
     }
 
     /// Opens a checkpoint to read. It can be read to the end whatever is removed meanwhile. The newest is refused if it is damaged:
     /// whether an older one will do is not ours to decide.
     pub fn open_checkpoint(&self, which: Which) -> Result<Checkpoint> {
-        match which {
+        let checkpoint = match which {
             Which::Number(number) => self.load(number),
             Which::Newest => loop {
                 let Some(&newest) = self.numbers()?.last() else {
@@ -262,25 +276,41 @@ impl Store {
                 match self.load(newest) {
                     // Removed since we read the names: there is another newest.
                     Err(Error::NoCheckpoint { .. }) => {}
-                    other => return other,
+                    other => break other,
                 }
             },
+        }?;
+        self.offer();
+        Ok(checkpoint)
+    }
+
+    /// What was seen is told now: so it must be durable. Its writer may have been killed between giving it its name and syncing that.
+    fn offer(&self) {
+        if let Err(e) = self.sync_names() {
+            log::warn!("{e}; what is there may not outlive a power failure");
         }
     }
 
     fn load(&self, number: u64) -> Result<Checkpoint> {
         let path = self.path(number);
         loop {
-            let folder = match File::open(&path) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_checkpoint(number)),
-                other => other.map_err(|e| failed("opening", &path, e))?,
-            };
+            let Some(folder) = opening::folder(&path)? else { return Err(self.no_checkpoint(number)) };
             match Checkpoint::open(self, number, &folder) {
                 // The files of a checkpoint go when it is removed, or replaced by a merge: then they are not missing but elsewhere.
                 Err(_) if !is_still(&folder, &path)? => {}
                 other => return other,
             }
         }
+    }
+
+    /// The checkpoint of this identity. One that was removed is not taken for another that has come to its number.
+    fn load_exactly(&self, id: CheckpointId) -> Result<Checkpoint> {
+        let there = self.load(id.number)?;
+        if there.id() == id {
+            return Ok(there);
+        }
+        let what = format!("there is no checkpoint {id}: its number is that of another one ({})", there.id().uuid);
+        Err(Error::NoCheckpoint { dir: self.dir.clone(), what })
     }
 
     fn no_checkpoint(&self, number: u64) -> Error {
@@ -305,18 +335,28 @@ impl Store {
         names.map_err(|e| failed("listing", &self.dir, e))
     }
 
-    /// Takes the lock of those who change something, and removes what others before left unfinished.
+    /// Takes the lock of those who change something, makes durable what others before did last, and removes what they left unfinished.
+    ///
+    /// Whoever was killed may have made the directory, named, removed or replaced a checkpoint, and not synced that: it is seen, and a power
+    /// failure undoes it. So nothing is built on it, and no file goes that it would need if it came back, before it is durable.
     fn lock(&self) -> Result<Lock> {
         let lock = Lock::take(&self.dir)?;
+        if self.rooted.load(Ordering::Relaxed) {
+            self.sync_names()?;
+        } else {
+            files::sync_dir_and_above(&self.dir).map_err(|e| failed("syncing", &self.dir, e))?;
+            self.rooted.store(true, Ordering::Relaxed);
+        }
         self.clear_unfinished(&lock)?;
         Ok(lock)
     }
 
+    /// Removes what is unfinished. All names must be durable.
+
     fn clear_unfinished(&self, _lock: &Lock) -> Result<()> {
         for name in self.entries()? {
             if name.strip_suffix(UNFINISHED).and_then(number_of).is_some() {
-                let path = self.dir.join(name);
-                std::fs::remove_dir_all(&path).map_err(|e| failed("removing", &path, e))?;
+                remove::clear(&self.dir.join(name))?;
             }
         }
         Ok(())
@@ -376,19 +416,6 @@ fn remove_if_there(path: &Path) -> Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("removing", path, e)),
         _ => Ok(()),
     }
-}
-
-/// Opens a file to read; nothing but a regular one, and no link to one.
-fn open_file(path: &Path) -> Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let file = file.map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP | libc::ENXIO) => not_usable(path, "is not a regular file"),
-        _ => failed("opening", path, e),
-    })?;
-    let status = file.metadata().map_err(|e| failed("reading the status of", path, e))?;
-    if status.is_file() { Ok(file) } else { Err(not_usable(path, "is not a regular file")) }
 }
 
 fn not_usable(path: &Path, what: impl Into<String>) -> Error {

@@ -13,12 +13,10 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
 use towa_media::files;
 
 use super::index::{POOL, Run, file_name};
-use super::{Draft, Mode, failed, not_usable, sharing};
+use super::{Draft, Mode, content, failed, not_usable, sharing};
 use crate::Result;
 use crate::pages::{PAGE, PageSet, Pages};
 
@@ -93,18 +91,11 @@ impl PoolDraft {
 }
 
 /// The pages of a file within `range` that have data.
-fn data_within(file: &File, range: Pages) -> std::io::Result<Vec<Pages>> {
+pub(super) fn data_within(file: &File, range: Pages) -> std::io::Result<Vec<Pages>> {
     let (mut found, mut at) = (Vec::new(), range.start * PAGE);
-    let end = range.end * PAGE;
-    while at < end {
-        let start = match seek(file, SeekFrom::Data(at)) {
-            Ok(start) if start < end => start,
-            Ok(_) | Err(Errno::NXIO) => break,
-            Err(e) => return Err(e.into()),
-        };
-        let hole = seek(file, SeekFrom::Hole(start))?.min(end);
-        found.push(start / PAGE..hole.div_ceil(PAGE));
-        at = hole;
+    while let Some(data) = content::first_data(file, at..range.end * PAGE)? {
+        found.push(data.start / PAGE..data.end.div_ceil(PAGE));
+        at = data.end;
     }
     Ok(found)
 }

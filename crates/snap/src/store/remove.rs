@@ -19,6 +19,10 @@ impl Store {
 
     fn remove_locked(&self, number: u64) -> Result<()> {
         let (path, unfinished) = (self.path(number), self.unfinished(number));
+        // Before it loses its name: its number does not come again.
+        if path.exists() {
+            self.mark(number)?;
+        }
         // Stopped before the rename nothing has happened; after it, or when power fails, it is there whole or it is `N.tmp`, which
         // the next writer removes. The sync comes before the files go: a name that came back would name a checkpoint without them.
         match std::fs::rename(&path, &unfinished) {

@@ -12,22 +12,19 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::io::Errno;
 use towa_media::extents::{self, Extent};
 use towa_media::files;
-use xxhash_rust::xxh3::Xxh3;
 
-use super::failed;
+use super::{content, failed};
 use crate::Result;
 use crate::pages::PAGE;
 
 /// Bytes that are moved at once.
 pub(super) const CHUNK: usize = 1 << 20;
-/// Holes of less than this are not kept when a file is copied.
-const PIECE: usize = 64 << 10;
 
 /// A new, empty file.
 pub(super) fn create(path: &Path) -> Result<File> {
@@ -44,40 +41,6 @@ pub(super) fn clone(from: &File, to: &File) -> io::Result<bool> {
     }
 }
 
-/// Writes what `from` holds into `to`, an empty file; gives the length and the checksum of it. Neither file's position is used: the
-/// descriptor may be one that the process has, too.
-pub(super) fn copy(from: &File, to: &File) -> io::Result<(u64, u64)> {
-    let (len, sum) = each_chunk(from, |at, bytes| {
-        // What is empty stays a hole.
-        let mut pieces = bytes.chunks(PIECE).zip((at..).step_by(PIECE)).filter(|(piece, _)| piece.iter().any(|&byte| byte != 0));
-        pieces.try_for_each(|(piece, at)| to.write_all_at(piece, at))
-    })?;
-    to.set_len(len)?;
-    Ok((len, sum))
-}
-
-/// Length and checksum of what `file` holds.
-pub(super) fn sum(file: &File) -> io::Result<(u64, u64)> {
-    each_chunk(file, |_, _| Ok(()))
-}
-
-fn each_chunk(file: &File, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<(u64, u64)> {
-    let (mut chunk, mut at, mut sum) = (vec![0; CHUNK], 0, Xxh3::new());
-    loop {
-        match file.read_at(&mut chunk, at) {
-            // 0 stands for no checksum.
-            Ok(0) => return Ok((at, sum.digest().max(1))),
-            Ok(len) => {
-                sum.update(&chunk[..len]);
-                each(at, &chunk[..len])?;
-                at += len as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 /// Gives the file `from`, which is never written again, the name `to` too. Where it cannot have two names, or no more of them, `to`
 /// becomes a durable copy.
 pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
@@ -86,7 +49,7 @@ pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP | libc::EMLINK | libc::ENOSYS | libc::EXDEV)) => {
             let old = File::open(from).map_err(|e| failed("opening", from, e))?;
             let new = create(to)?;
-            let cloned = clone(&old, &new).and_then(|cloned| if cloned { Ok(()) } else { copy(&old, &new).map(|_| ()) });
+            let cloned = clone(&old, &new).and_then(|cloned| if cloned { Ok(()) } else { content::copy(&old, &new).map(|_| ()) });
             cloned.and_then(|()| files::sync(&new)).map_err(|e| failed("copying to", to, e))
         }
         Err(e) => Err(failed("linking", to, e)),

@@ -1,7 +1,9 @@
 //! Descriptors of another process: taken over, compared, looked into.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 
 use crate::error::{Error, Result};
 use crate::sys::ptrace::Tid;
@@ -74,6 +76,12 @@ impl Process {
             .map_err(|e| Error::io(format!("kcmp of descriptors {a} and {b} of process {}", self.pid), e))?;
         Ok(order == 0)
     }
+}
+
+/// The same file, open to read, with a position of its own.
+pub fn reopened(file: &impl AsRawFd) -> io::Result<File> {
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(name)
 }
 
 /// What lies in a pipe, which stays there.

@@ -23,6 +23,13 @@ pub fn write(tid: Tid, address: u64, bytes: &[u8]) -> Result<()> {
     whole("writing", tid, address, bytes.len(), got)
 }
 
+/// Bytes of this machine's memory that can still be used.
+pub fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
 fn whole(what: &str, tid: Tid, address: u64, len: usize, got: isize) -> Result<()> {
     let what = || format!("{what} {len} bytes at {address:#x} of process {tid}");
     match got {

@@ -10,6 +10,7 @@ pub mod ptrace;
 pub(crate) mod uffd;
 pub(crate) mod unix_diag;
 pub(crate) mod vm;
+pub(crate) mod writeback;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

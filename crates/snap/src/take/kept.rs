@@ -1,29 +1,14 @@
-//! Files of a process whose content a checkpoint keeps.
+//! Files with a name that the process writes: as they are while it stands still, where the file system clones files.
 
 use std::fs::File;
+use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
 use crate::state::descriptors::{Found, Kind};
-use crate::store::Draft;
+use crate::sys::writeback;
 
 /// Whether the process may have a device write into its memory.
 pub(super) fn reads_directly(found: &Found) -> bool {
     found.descriptors.files.iter().any(|file| file.flags & libc::O_DIRECT != 0)
-}
-
-/// Content of files without a name, as it is now: nobody else has another copy.
-pub(super) fn keep_nameless(draft: &mut Draft, found: &Found) -> Result<()> {
-    let mut kept = Vec::new();
-    for (file, taken) in found.descriptors.files.iter().zip(&found.taken) {
-        let Kind::Nameless { identity, .. } = &file.kind else { continue };
-        let name = identity.name();
-        if !kept.contains(&name) {
-            let taken = taken.try_clone().map_err(|e| Error::io("a descriptor", e))?;
-            draft.attach(&std::fs::File::from(taken), &name)?;
-            kept.push(name);
-        }
-    }
-    Ok(())
 }
 
 /// Files with a name that the process may write, open to read; each once.
@@ -39,4 +24,20 @@ pub(super) fn written_files(found: &Found) -> Vec<(File, String)> {
         }
     }
     files
+}
+
+/// Has what is dirty of these files written, for some time: cloning waits for what is not. No error of it is asked for: it is the
+/// program's, and told once.
+pub(super) fn write_back(files: &[(File, String)]) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let (began, mut pause) = (Instant::now(), Duration::from_millis(1));
+    for (file, name) in files {
+        if let Err(e) = writeback::begin(file) {
+            log::debug!("{name}: writing cannot be begun: {e}");
+        }
+    }
+    while began.elapsed() < PATIENCE && files.iter().any(|(file, _)| writeback::pending(file).is_ok_and(|pages| pages > 0)) {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
 }

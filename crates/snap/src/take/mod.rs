@@ -11,6 +11,7 @@
 //! offered when it is complete and durable, or not at all.
 
 mod kept;
+mod nameless;
 mod report;
 mod sleeps;
 mod survey;
@@ -33,12 +34,13 @@ use crate::state::descriptors::{Found, look};
 use crate::state::process::{clock_ns, refusals, rehearse};
 use crate::state::told;
 use crate::state::{State, kernel, mapped};
-use crate::store::{Base, Draft, Mode, Store};
+use crate::store::{Base, CheckpointId, Draft, Mode, Store};
 use crate::sys::priority::Urgent;
 use crate::sys::ptrace::{self, Tid};
 use crate::sys::{fd, machine};
 
-use kept::{keep_nameless, reads_directly, written_files};
+use kept::{reads_directly, write_back, written_files};
+use nameless::Nameless;
 use report::Steps;
 pub use report::{Breakdown, Taken};
 use sleeps::Sleeps;
@@ -67,7 +69,7 @@ pub struct Target {
     held: Held,
     frozen_round: FrozenRound,
     /// The checkpoint that the tracker's changes are counted from.
-    base: Option<u64>,
+    base: Option<CheckpointId>,
     /// A child that need not be kept.
     ours: Option<Tid>,
     sleeps: Sleeps,
@@ -246,14 +248,14 @@ impl Target {
         let taken = self.take_into(store, &mut draft, &survey, then);
         let Frame { state, pause, stopped_at_ns, breakdown, rounds, last, frozen } = taken.inspect_err(|_| self.start_over())?;
         let finished = self.hand_over(&mut draft).and_then(|()| draft.finish(&state.encode()));
-        let number = finished.inspect_err(|_| self.start_over())?;
-        self.base = Some(number);
+        let id = finished.inspect_err(|_| self.start_over())?;
+        self.base = Some(id);
         if let Some(frozen) = frozen {
             self.kill()?;
             frozen.until_ended();
         }
         let (pid, name) = (self.pid, state.threads[0].name.clone());
-        Ok(Taken { number, pid, name, pause, stopped_at_ns, breakdown, total: began.elapsed(), rounds, last })
+        Ok(Taken { number: id.number, pid, name, pause, stopped_at_ns, breakdown, total: began.elapsed(), rounds, last })
     }
 
     fn refuse(&self, what: Vec<Refusal>) -> Result<()> {
@@ -268,7 +270,8 @@ impl Target {
         }
     }
 
-    /// A draft on the checkpoint that the changes are counted from, if that is still there.
+    /// A draft on the checkpoint that the changes are counted from, if just that one is still there: a number may have come to mean
+    /// another program's.
     fn draft(&mut self, store: &Store) -> Result<Draft> {
         if let Some(base) = self.base {
             match store.begin(Base::On(base)) {
@@ -374,24 +377,20 @@ impl Target {
     }
 
     fn take_into(&mut self, store: &Store, draft: &mut Draft, survey: &Survey, then: Then) -> Result<Frame> {
-        let tracker = self.tracker.as_mut().expect("prepared");
-        let (rounds, phase) = match &self.nv {
-            None => {
-                // What a device writes into a page is not seen there if it was armed meanwhile: then only while none can.
-                let limits = match reads_directly(&look(&self.process)?) {
-                    true => Limits { rounds: 0, ..self.limits },
-                    false => self.limits,
-                };
-                let phase = if limits.rounds == 0 { Phase::Only } else { Phase::Last };
-                let rounds = precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?;
-                self.frozen_round.expect(rounds.last().map_or(0, |round| round.written_pages))?;
-                (rounds, phase)
-            }
-            Some(_) => (draft.begin_pool().map(|()| Vec::new())?, Phase::Only),
-        };
+        // Before the rounds, so that they are short again when it stands still; and once more, if they took so long that it has changed.
+        let mut nameless = Nameless::default();
+        nameless.copy_ahead(&self.process, draft)?;
+        let (mut rounds, phase) = self.rounds(draft)?;
+        if nameless.copy_ahead(&self.process, draft)? {
+            self.held.hand_over(draft)?;
+            rounds.extend(self.rounds(draft)?.0);
+        }
+        if self.nv.is_some() {
+            draft.begin_pool()?;
+        }
         // Cloning waits for what is not written yet: as little as possible of that in the pause.
         if store.mode() == Mode::Reflink {
-            written_files(&look(&self.process)?).iter().for_each(|(file, _)| drop(towa_media::files::sync(file)));
+            write_back(&written_files(&look(&self.process)?));
         }
         self.rehearse();
         let (began, stopped_at_ns) = (Instant::now(), clock_ns(libc::CLOCK_MONOTONIC));
@@ -433,13 +432,14 @@ impl Target {
                 draft.attach_clone(&file, &name)?;
             }
         }
-        keep_nameless(draft, &found)?;
+        self.refuse(nameless.catch(draft, &found)?)?;
         breakdown.files = steps.step();
         let frozen = (then == Then::Ends).then_some(frozen);
         breakdown.thaw = steps.step();
         drop(urgent);
         let pause = began.elapsed();
 
+        nameless.hand_over(draft)?;
         if let Some(nv) = &self.nv {
             let shown = nv.pool.shown(&mappings);
             nv.pool.give_back_all_but(&shown)?;
@@ -451,6 +451,23 @@ impl Target {
         let descriptors = found.descriptors;
         let state = State { version: State::VERSION, kernel: kernel(), process, threads, descriptors, mapped, regions };
         Ok(Frame { state, pause, stopped_at_ns, breakdown, rounds, last, frozen })
+    }
+
+    /// Copies while it runs; and how it is armed in the pause.
+    fn rounds(&mut self, draft: &mut Draft) -> Result<(Vec<Round>, Phase)> {
+        if self.nv.is_some() {
+            return Ok((Vec::new(), Phase::Only));
+        }
+        // What a device writes into a page is not seen there if it was armed meanwhile: then only while none can.
+        let limits = match reads_directly(&look(&self.process)?) {
+            true => Limits { rounds: 0, ..self.limits },
+            false => self.limits,
+        };
+        let phase = if limits.rounds == 0 { Phase::Only } else { Phase::Last };
+        let tracker = self.tracker.as_mut().expect("prepared");
+        let rounds = precopy(tracker, &self.reader, limits, &mut self.held, draft, &mut self.progress)?;
+        self.frozen_round.expect(rounds.last().map_or(0, |round| round.written_pages))?;
+        Ok((rounds, phase))
     }
 
     /// What was not done for a while takes twice as long the first time: better while the process runs.
