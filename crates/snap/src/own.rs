@@ -85,7 +85,7 @@ fn command(privileged: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// The absolute path of a program that nobody but root can change or exchange: no part of it belongs to another user, or can be written by
+/// The absolute path of a program that root alone can change or exchange: no part of it belongs to another user, or can be written by
 /// one. Else why not.
 fn only_roots(path: &Path) -> std::result::Result<PathBuf, String> {
     let real = path.canonicalize().map_err(|e| e.to_string())?;

@@ -17,7 +17,7 @@ fn victim() {
     }
 }
 
-/// Whoever starts it does not choose what is executed with its owner's rights.
+/// The user who starts it does not choose what is executed with its owner's rights.
 #[test]
 fn a_set_user_id_program_does_not_start_what_the_environment_names() {
     // SAFETY: it asks for a number.
@@ -35,7 +35,9 @@ fn a_set_user_id_program_does_not_start_what_the_environment_names() {
     let program = theirs.join("towa");
     std::fs::write(&program, format!("#!/bin/sh -p\nid -u >>{}\n", seen.display())).unwrap();
     mode(&program, 0o755);
-    for (name, value) in [("TOWA", program.clone().into_os_string()), ("PATH", format!("{}:/usr/bin:/bin", theirs.display()).into())] {
+    for (name, value) in
+        [("TOWA", program.clone().into_os_string()), ("PATH", format!("{}:/usr/bin:/bin", theirs.display()).into())]
+    {
         let start = |set_id: bool| {
             let _ = std::fs::remove_file(&seen);
             chown(&victim, Some(0), Some(0)).unwrap();
@@ -49,7 +51,7 @@ fn a_set_user_id_program_does_not_start_what_the_environment_names() {
             let out = command.output().unwrap();
             (std::fs::read_to_string(&seen).unwrap_or_default(), String::from_utf8_lossy(&out.stdout).into_owned())
         };
-        assert_eq!(start(false).0, "0\n", "{name} is asked where nobody has more rights than who starts it");
+        assert_eq!(start(false).0, "0\n", "{name} is asked where the program has no more rights than its user");
         let (started, said) = start(true);
         assert_eq!(started, "", "{name}: it was started, with that user: {said}");
         let is_set_id = said.contains(towa_snap::own::INSTALLED) || Path::new(towa_snap::own::INSTALLED).exists();

@@ -35,8 +35,7 @@ fn take(store: &Store, rng: &mut SmallRng) {
     let numbers = store.numbers().expect("listed");
     let base = if rng.random_ratio(4, 5) { numbers.last() } else { numbers.choose(rng) };
     let base = base.map(|&base| store.open_checkpoint(Which::Number(base)).expect("opened"));
-    let mut memory =
-        base.as_ref().map_or(Memory::new(), |base| serde_json::from_slice(base.manifest()).expect("parsed"));
+    let mut memory = base.as_ref().map_or(Memory::new(), |base| serde_json::from_slice(base.manifest()).expect("parsed"));
     let mut draft = store.begin(base.map_or(Base::Empty, |base| Base::On(base.id()))).expect("begun");
     for _ in 0..rng.random_range(0..20) {
         let first = rng.random_range(0..REACH);

@@ -122,7 +122,7 @@ fn each_checkpoint_holds_what_a_model_says() {
             if round >= 120 && (merged.checkpoints > 0 || round >= 1200) {
                 break;
             }
-            match rng.random_range(0..29) {
+            match rng.random_range(0..32) {
                 0..12 => {
                     let base = model.keys().copied().choose(&mut rng).filter(|_| rng.random_ratio(9, 10));
                     // The newest, mostly, as a process does.
@@ -178,7 +178,7 @@ fn each_checkpoint_holds_what_a_model_says() {
                     check(&store, id.number, &memory);
                     *writer = Some((id, memory));
                 }
-                26 => {
+                26..30 => {
                     // The directory as it is; or one that was put aside comes back, and this one is that from now on.
                     let aside = place.mount_point().join("aside");
                     match copy.take() {

@@ -67,8 +67,8 @@ impl State {
         Err(Error::io("the description of the process", source))
     }
 
-    /// A description that matches its checksum was written so; this holds it against a writer with a fault. Whoever reads one may rely
-    /// on it: what it refers to is there, regions ascend and do not overlap.
+    /// A description that matches its checksum was written so; this holds it against a writer with a fault. A reader may rely on
+    /// it: what it refers to is there, regions ascend and do not overlap.
     fn is_sound(&self) -> bool {
         let Descriptors { table, files, pipes, pairs } = &self.descriptors;
         let refers = |file: &descriptors::OpenFile| match &file.kind {
@@ -97,7 +97,6 @@ impl State {
 
 /// No address of a process is as great.
 const ADDRESSES_END: u64 = 1 << 56;
-
 
 /// Name, release and build of the running kernel.
 pub fn kernel() -> String {

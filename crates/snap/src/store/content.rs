@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What must always hold: the time that it takes grows with the data that a file has, and not with its length, which costs nothing; and
-//! a [`Limit`] holds whatever the file's owner does to it meanwhile. A checksum is the same wherever the same bytes lie, as data or as
+//! a [`Limit`] holds whatever the file's owner does to it at that time. A checksum is the same wherever the same bytes lie, as data or as
 //! a hole.
 
 use std::fs::File;
@@ -76,12 +76,7 @@ pub(super) fn first_data(file: &File, range: Range<u64>) -> io::Result<Option<Ra
 
 /// Calls `each` with the data of `file` up to `len`, in pieces that begin at a multiple of the page size and, but for the last one, end
 /// at one. False: the limit was reached.
-fn each_piece(
-    file: &File,
-    len: u64,
-    limit: &mut Limit,
-    mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
-) -> io::Result<bool> {
+fn each_piece(file: &File, len: u64, limit: &mut Limit, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<bool> {
     let (mut chunk, mut at) = (Vec::new(), 0);
     while let Some(data) = first_data(file, at..len)? {
         at = at.max(data.start / PAGE * PAGE);

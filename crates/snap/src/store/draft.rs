@@ -17,6 +17,7 @@ use std::time::SystemTime;
 use towa_media::files;
 use uuid::Uuid;
 
+use super::content::{self, Limit, Pieces};
 use super::index::{Index, PAGES_END, POOL, PageFile, file_name, page_sum};
 use super::lock::Lock;
 use super::manifest::{Attached, Manifest};
@@ -24,12 +25,11 @@ use super::overlay::{Change, Overlay};
 use super::pool::PoolDraft;
 use super::room::{GRAIN, Room};
 use super::sealed::{self, Kind, Owner};
-use super::content::{self, Limit, Pieces};
 use super::sharing::{self, CHUNK};
-use super::{ASIDE, Base, Checkpoint, CheckpointId, FILES, INDEX, MANIFEST, Mode, Store, failed};
-use crate::{Error, Result};
+use super::{ASIDE, Base, Checkpoint, CheckpointId, FILES, INDEX, MANIFEST, Mode, Store, failed, names};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::sys::fd;
+use crate::{Error, Result};
 
 const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
@@ -73,7 +73,7 @@ pub struct Draft {
 }
 
 impl Store {
-    /// Begins a checkpoint with the number after the greatest there ever was. Nobody else can change the store until the draft ends.
+    /// Begins a checkpoint with the number after the greatest there ever was. No other process can change the store until the draft ends.
     pub fn begin(&self, base: Base) -> Result<Draft> {
         let lock = self.lock()?;
         let asked = match base {
@@ -89,7 +89,7 @@ impl Store {
         let file_id = if self.mode == Mode::Reflink { 0 } else { new_pack_id() };
         DirBuilder::new().mode(0o700).create(&dir).map_err(|e| failed("making", &dir, e))?;
         let path = dir.join(file_name(file_id));
-        let file = sharing::create(&path).inspect_err(|_| drop(std::fs::remove_dir_all(&dir)))?;
+        let file = sharing::create(&path).inspect_err(|_| drop(names::remove_all(&dir)))?;
         let mut draft = Draft {
             store: self.clone(),
             id,
@@ -303,11 +303,7 @@ impl Draft {
     }
 
     /// Attaches a new file that `fill` fills, and says the length and the checksum of; nothing if it cannot.
-    fn attach_new(
-        &mut self,
-        name: &str,
-        fill: impl FnOnce(&File) -> std::io::Result<Option<(u64, Option<u64>)>>,
-    ) -> Result<bool> {
+    fn attach_new(&mut self, name: &str, fill: impl FnOnce(&File) -> std::io::Result<Option<(u64, Option<u64>)>>) -> Result<bool> {
         let path = self.next_attached(name)?;
         let new = sharing::create(&path)?;
         let filled = fill(&new);
@@ -354,7 +350,7 @@ impl Draft {
         }
         // 2. It gets its name. Stopped before the sync it may have either name after a power failure, and is whole under both.
         let path = self.store.path(self.id.number);
-        std::fs::rename(&self.dir, &path).map_err(|e| failed("naming", &path, e))?;
+        names::rename(&self.dir, &path).map_err(|e| failed("naming", &path, e))?;
         self.finished = true;
         // 3. Only when the name is durable is the number told.
         self.store.sync_names()?;
@@ -443,7 +439,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.finished
-            && let Err(e) = std::fs::remove_dir_all(&self.dir)
+            && let Err(e) = names::remove_all(&self.dir)
         {
             log::warn!("{}: {e}; the next checkpoint removes what is left", self.dir.display());
         }

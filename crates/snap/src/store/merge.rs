@@ -15,8 +15,6 @@ use std::fs::{DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use towa_media::files;
 
 use super::draft::new_pack_id;
@@ -24,7 +22,7 @@ use super::index::{Index, PageFile, Run, file_name};
 use super::remove::clear;
 use super::sealed::{self, Kind, Owner};
 use super::sharing::{self, CHUNK};
-use super::{CONSUMED, Checkpoint, FILES, INDEX, MANIFEST, Mode, Store, Which, failed};
+use super::{CONSUMED, Checkpoint, FILES, INDEX, MANIFEST, Mode, Store, Which, failed, names};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::{Error, Result};
 
@@ -189,15 +187,15 @@ impl Store {
         self.prepare(checkpoint, index, new, new_path).inspect_err(|_| drop(clear(&next)))?;
         // 2. The two exchange their names in one step: whichever has the number is whole and durable, before and after, and when
         // power fails in between. `N.tmp` is the one that is not needed.
-        match renameat_with(CWD, &next, CWD, &old, RenameFlags::EXCHANGE) {
+        match names::exchange(&next, &old) {
             Ok(()) => {}
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) => {
                 log::warn!("{}: this file system cannot exchange two names; nothing is merged", self.dir.display());
                 return clear(&next).map(|()| false);
             }
             Err(e) => {
                 clear(&next)?;
-                return Err(failed("replacing", &old, e.into()));
+                return Err(failed("replacing", &old, e));
             }
         }
         // 3. Its files go when the exchange is durable; otherwise the number might come back to a directory without them.

@@ -36,6 +36,7 @@ mod lock;
 mod manifest;
 mod mark;
 mod merge;
+mod names;
 mod opening;
 mod overlay;
 mod pool;
@@ -329,22 +330,22 @@ impl Store {
     }
 
     fn entries(&self) -> Result<Vec<String>> {
-        let names = std::fs::read_dir(&self.dir).and_then(|entries| {
+        let all = std::fs::read_dir(&self.dir).and_then(|entries| {
             entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default())).collect::<io::Result<_>>()
         });
-        names.map_err(|e| failed("listing", &self.dir, e))
+        all.map_err(|e| failed("listing", &self.dir, e))
     }
 
     /// Takes the lock of those who change something, makes durable what others before did last, and removes what they left unfinished.
     ///
-    /// Whoever was killed may have made the directory, named, removed or replaced a checkpoint, and not synced that: it is seen, and a power
-    /// failure undoes it. So nothing is built on it, and no file goes that it would need if it came back, before it is durable.
+    /// A process that was killed may have made the directory, named, removed or replaced a checkpoint, and not synced that: it is seen, and a
+    /// power failure undoes it. So nothing is built on it, and no file goes that it would need if it came back, before it is durable.
     fn lock(&self) -> Result<Lock> {
         let lock = Lock::take(&self.dir)?;
         if self.rooted.load(Ordering::Relaxed) {
             self.sync_names()?;
         } else {
-            files::sync_dir_and_above(&self.dir).map_err(|e| failed("syncing", &self.dir, e))?;
+            names::sync_with_those_above(&self.dir).map_err(|e| failed("syncing", &self.dir, e))?;
             self.rooted.store(true, Ordering::Relaxed);
         }
         self.clear_unfinished(&lock)?;
@@ -363,7 +364,7 @@ impl Store {
     }
 
     fn sync_names(&self) -> Result<()> {
-        files::sync_dir(&self.dir).map_err(|e| failed("syncing", &self.dir, e))
+        names::sync(&self.dir).map_err(|e| failed("syncing", &self.dir, e))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use towa_media::files;
 
-use super::{CONSUMED, Store, failed, not_usable, sharing};
+use super::{CONSUMED, Store, failed, names, not_usable, sharing};
 use crate::{Error, Result};
 
 impl Store {
@@ -25,7 +25,7 @@ impl Store {
         }
         // Stopped before the rename nothing has happened; after it, or when power fails, it is there whole or it is `N.tmp`, which
         // the next writer removes. The sync comes before the files go: a name that came back would name a checkpoint without them.
-        match std::fs::rename(&path, &unfinished) {
+        match names::rename(&path, &unfinished) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(self.no_checkpoint(number)),
             other => other.map_err(|e| failed("removing", &path, e))?,
         }
@@ -72,5 +72,5 @@ impl Store {
 
 /// Removes a directory that has no checkpoint's name any more.
 pub(super) fn clear(unfinished: &Path) -> Result<()> {
-    std::fs::remove_dir_all(unfinished).map_err(|e| failed("removing", unfinished, e))
+    names::remove_all(unfinished).map_err(|e| failed("removing", unfinished, e))
 }

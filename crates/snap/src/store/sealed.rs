@@ -21,8 +21,8 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{CheckpointId, failed, not_usable};
-use crate::{Error, Result};
 use crate::sys::memory;
+use crate::{Error, Result};
 
 /// The version of all formats of a store.
 const VERSION: u32 = 1;
@@ -94,11 +94,11 @@ pub(super) struct Owner {
     pub checkpoint: CheckpointId,
 }
 
-
 /// Writes a new file, and makes its bytes durable; its name is the caller's to sync.
 pub(super) fn write(path: &Path, kind: Kind, owner: &Owner, body: &[u8]) -> Result<()> {
     if body.len() as u64 > kind.most() {
-        let what = format!("{}: {} bytes are to be written, {} are the most that are read", path.display(), body.len(), kind.most());
+        let what =
+            format!("{}: {} bytes are to be written, {} are the most that are read", path.display(), body.len(), kind.most());
         return Err(Error::Unsupported { what, remedy: "let the process have less in its pipes and sockets, or less memory" });
     }
     let mut header = Header {

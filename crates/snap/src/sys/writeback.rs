@@ -1,7 +1,7 @@
 //! Has the kernel write what is dirty of a file that belongs to somebody else.
 //!
 //! What must always hold: an error of the write-back is not taken from those whom the kernel owes it. The kernel tells an error of a file to
-//! each descriptor that was open, and to one that is opened later only if it told nobody yet: an fsync of ours would be that somebody. To
+//! each descriptor that was open, and to one that is opened later only if it told none yet: an fsync of the tool would take it from the program. To
 //! ask that writing begins, and to count what is not written yet, tells nothing and takes nothing.
 
 use std::fs::File;

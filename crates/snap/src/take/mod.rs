@@ -458,7 +458,7 @@ impl Target {
         if self.nv.is_some() {
             return Ok((Vec::new(), Phase::Only));
         }
-        // What a device writes into a page is not seen there if it was armed meanwhile: then only while none can.
+        // What a device writes into a page is not seen there if it was armed at that time: then only while none can.
         let limits = match reads_directly(&look(&self.process)?) {
             true => Limits { rounds: 0, ..self.limits },
             false => self.limits,

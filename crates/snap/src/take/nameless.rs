@@ -1,4 +1,4 @@
-//! Files without a name (memfds, removed files): nobody else has a copy of their content, so a checkpoint keeps it.
+//! Files without a name (memfds, removed files): there is no other copy of their content, so a checkpoint keeps it.
 //!
 //! ```text
 //!   runs           much: copied aside, with a stamp (length, times)       little, all together: not yet

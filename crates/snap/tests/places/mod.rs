@@ -58,8 +58,17 @@ impl Place {
         Self::on_loop(&["mkfs.ext4", "-q", "-F"], LEAST, Mode::HardLinks)
     }
 
+    /// XFS with reflink in a sparse file on another one of these, which it may outgrow.
+    pub fn xfs_on(other: &Place) -> Option<Place> {
+        let root = tempfile::tempdir_in(other.mount_point()).unwrap();
+        Self::on_loop_in(root, &["mkfs.xfs", "-q", "-K", "-m", "reflink=1"], LEAST * 2, Mode::Reflink)
+    }
+
     fn on_loop(make: &[&str], megabytes: u64, mode: Mode) -> Option<Place> {
-        let root = tempfile::tempdir().unwrap();
+        Self::on_loop_in(tempfile::tempdir().unwrap(), make, megabytes, mode)
+    }
+
+    fn on_loop_in(root: TempDir, make: &[&str], megabytes: u64, mode: Mode) -> Option<Place> {
         let image = root.path().join("image");
         std::fs::File::create(&image).unwrap().set_len(megabytes << 20).unwrap();
         let made = run(Command::new(make[0]).args(&make[1..]).arg(&image));
