@@ -15,15 +15,18 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use towa_media::{Access, Allocation, HUGE_PAGE, Mapping, Medium, Region, advise_huge};
+use towa_media::{Access, Allocation, HUGE_PAGE, Lock, Mapping, Medium, Region, advise_huge};
 
 use crate::header::{HEADER, Header, KIND_LEN, MAGIC, MARK_AT, NAME, NAME_NEW, check_lengths};
 use crate::{Error, Result, SEGMENT};
 
 /// The file that every pool has (`towa_heap::names::SUPERBLOCK`).
 const SUPERBLOCK: &str = "superblock";
+
+/// What else can have an arena's file than the owner of its directory.
+const OTHERS: &str = "the owner of another directory with the same file";
 
 /// What a new arena is like.
 #[derive(Clone, Debug)]
@@ -54,11 +57,11 @@ pub struct Arena {
 struct Durable {
     region: Arc<dyn Region>,
     medium: Arc<dyn Medium>,
-    _lock: Held,
+    lock: Held,
 }
 
-/// The medium's lock, and the owner's note.
-struct Held(#[allow(dead_code)] [Box<dyn Send + Sync>; 2]);
+/// The owner's lock.
+struct Held(Box<dyn Lock>);
 
 impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -96,8 +99,9 @@ impl Arena {
         let region = medium.create(NAME_NEW, len, Allocation::Sparse)?;
         let fill = || {
             region.reserve(0, header.first() * SEGMENT)?;
-            let held = Held([lock, medium.sign()]);
-            let arena = Self::start(Durable { region, medium: medium.clone(), _lock: held }, header)?;
+            lock.take(NAME_NEW, Duration::ZERO, OTHERS)?;
+            lock.sign();
+            let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
             arena.store_word(MARK_AT, header.mark_word(header.first()))?;
             arena.store(0, &header.to_words())?;
             arena.write_back(0, MARK_AT + 8);
@@ -113,7 +117,13 @@ impl Arena {
         let Some(durable) = &self.durable else { return Ok(()) };
         self.fence()?;
         durable.medium.rename(NAME_NEW, NAME)?;
-        Ok(durable.medium.sync_names()?)
+        durable.medium.sync_names()?;
+        self.watch()
+    }
+
+    /// From now on the arena's name must lead to its file.
+    fn watch(&self) -> Result<()> {
+        Ok(self.durable.as_ref().map_or(Ok(()), |durable| durable.lock.0.watch(&[NAME]))?)
     }
 
     /// Opens the arena on `medium`, which must hold `kind`.
@@ -134,10 +144,12 @@ impl Arena {
         if header.kind() != kind {
             return Err(Error::WrongKind { pool, found: header.kind(), wanted: kind.into() });
         }
-        let held = Held([lock, medium.sign()]);
-        let arena = Self::start(Durable { region, medium: medium.clone(), _lock: held }, header)?;
+        lock.take(NAME, Duration::ZERO, OTHERS)?;
+        lock.sign();
+        let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
         // A process that was killed may have left it named, and its name not yet durable.
         medium.sync_names()?;
+        arena.watch()?;
         Ok(arena)
     }
 
@@ -345,7 +357,8 @@ impl Arena {
             return Err(self.fail());
         }
         if let Some(durable) = &self.durable {
-            durable.region.fence().inspect_err(|_| self.failed.store(true, Relaxed))?;
+            let fenced = durable.lock.0.check().and_then(|()| durable.region.fence());
+            fenced.inspect_err(|_| self.failed.store(true, Relaxed))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use towa_media::{Kind, open_dir};
+use towa_media::{Kind, holder, open_dir};
 
 use crate::report;
 
@@ -123,25 +123,11 @@ fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
 /// The process that has the pool in `dir` open, as the kernel's table of locks says: asking for the lock would disturb somebody
 /// who opens it at the same moment.
 pub fn owner(dir: &Path) -> Option<u32> {
-    let said = read_small(&dir.join("lock")).ok().and_then(|text| String::from_utf8_lossy(&text).trim().parse::<u32>().ok());
-    let table = fs::read_to_string("/proc/locks").ok()?;
+    let text = read_small(&dir.join("lock")).unwrap_or_default();
+    let said = String::from_utf8_lossy(&text).split_whitespace().next().and_then(|word| word.parse::<u32>().ok());
     // The lock is the directory's; that of the note is held beside it, and instead where directories cannot be locked.
     let places = [fs::metadata(dir), fs::symlink_metadata(dir.join("lock"))];
-    places.into_iter().flatten().find_map(|place| holder(&table, place.ino(), place.dev(), said))
-}
-
-/// The holder of the flock on an inode, in the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131090 0 EOF`.
-///
-/// Some file systems show another device there than in `stat`; then the process must be the one that the lock file names.
-fn holder(table: &str, inode: u64, device: u64, said: Option<u32>) -> Option<u32> {
-    let device = format!("{:02x}:{:02x}", libc::major(device), libc::minor(device));
-    table.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", "ADVISORY", "WRITE", pid, place, ..] = words[..] else { return None };
-        let (on, number) = place.rsplit_once(':')?;
-        let pid = pid.parse::<u32>().ok()?;
-        (number.parse() == Ok(inode) && (on == device || Some(pid) == said)).then_some(pid)
-    })
+    places.into_iter().flatten().find_map(|place| holder::of(place.dev(), place.ino(), said))
 }
 
 /// The note of where a pool's server listens; taken back when dropped, if it is still this one.
@@ -254,16 +240,5 @@ mod tests {
         assert!(dir.path().join("not/there/yet").is_dir());
         fs::write(dir.path().join("file"), "").unwrap();
         assert!(make_parents(&dir.path().join("file"), &dir.path().join("file/x/pool")).is_err());
-    }
-
-    #[test]
-    fn the_holder_is_found_by_inode_and_device() {
-        let table = "1: POSIX  ADVISORY  WRITE 99 fe:00:77 0 EOF\n2: FLOCK  ADVISORY  WRITE 4711 fe:00:77 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 5 fe:00:77 0 EOF\n";
-        let device = libc::makedev(0xfe, 0);
-        assert_eq!(holder(table, 77, device, None), Some(4711));
-        assert_eq!(holder(table, 78, device, None), None);
-        assert_eq!(holder(table, 77, libc::makedev(0, 33), None), None, "another file system's inode of the same number");
-        assert_eq!(holder(table, 77, libc::makedev(0, 33), Some(4711)), Some(4711));
-        assert_eq!(holder("rubbish\n\n1:", 77, device, None), None);
     }
 }

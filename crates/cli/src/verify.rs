@@ -108,10 +108,6 @@ fn look(args: &VerifyArgs) -> Result<Found> {
     let medium = towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?;
     // An unknown door is refused by the check itself, which names it.
     let door = towa_heap::describe(&*medium)?.door.unwrap_or(Door::Epoch);
-    if door == Door::Tx {
-        // The checkpointer of a program that died may be in the midst of a round, whose image is none.
-        towa_tx::wait_for_former_checkpointer(&*medium)?;
-    }
     let report = {
         let progress = Progress::bytes("verifying");
         towa_heap::verify(&*medium, door, &mut |done, all| progress.at(done, all))?

@@ -206,6 +206,16 @@ impl Engine {
         if self.is_poisoned() { Err(self.poison_error()) } else { Ok(()) }
     }
 
+    /// Poisons the pool if its files are gone from their directory, or others in their place; with `now` by a look, else by what was found in
+    /// the last 100 ms or so.
+    pub fn check_files(&self, now: bool) -> Result<()> {
+        let found = if now { self.heap.look_at_files() } else { self.heap.check_files() };
+        found.map_err(|e| {
+            self.poison(e.to_string());
+            self.poison_error()
+        })
+    }
+
     /// Nothing was changed between the end of the newest durable epoch and `then`: that state is no older.
     pub fn note_idle(&self, then: Instant) {
         *self.durable_end.lock() = then;

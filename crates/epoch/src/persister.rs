@@ -78,6 +78,7 @@ impl Checkpointer {
     /// durable epoch. An error has poisoned the pool.
     pub fn checkpoint(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<u64> {
         engine.check()?;
+        engine.check_files(false)?;
         self.in_hurry = engine.take_urgency();
         // Before the look: what is changed after that is younger.
         let now = Instant::now();
@@ -137,6 +138,8 @@ impl Checkpointer {
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
         engine.counts.lines_saved.fetch_add(saved, Relaxed);
         engine.counts.checkpoint_us_max.fetch_max(ended.elapsed().as_micros() as u64, Relaxed);
+        // Somebody is told of it at once: not of what nobody will find.
+        engine.check_files(self.in_hurry)?;
         engine.publish_durable(epoch, ended);
         observe(Phase::Committed);
 

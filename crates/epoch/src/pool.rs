@@ -63,12 +63,14 @@ impl Pool {
 
     /// Opens the pool in `dir`, or creates it where there is none.
     pub fn open_or_create(dir: &Path, options: &Options) -> Result<Pool> {
-        match Self::open(dir, options) {
-            Err(Error::Heap(towa_heap::Error::Missing { .. } | towa_heap::Error::Media(towa_media::Error::NotFound { .. }))) => {
-                Self::create(dir, options)
-            }
-            other => other,
-        }
+        towa_heap::open_or_create(
+            || Self::open(dir, options),
+            || Self::create(dir, options),
+            |e| match e {
+                Error::Heap(e) => Some(e),
+                _ => None,
+            },
+        )
     }
 
     /// Creates a pool on `medium`.
@@ -156,7 +158,17 @@ impl Pool {
             }
         }
         engine.check()?;
+        engine.check_files(true)?;
         Ok(engine.durable.load(Acquire))
+    }
+
+    /// Looks whether the pool's files are still in their directory, and poisons the pool if not. Done by itself ten times a second, and by
+    /// [`sync`](Self::sync); for those who say that something is durable which became so before.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn look_at_files(&self) -> Result<()> {
+        self.engine().check_files(true)
     }
 
     /// Waits until `epoch` is durable, without hurrying the persister; `false` when `timeout` passed first.

@@ -93,7 +93,8 @@ fn checkpoints_come_by_themselves() {
 
 #[test]
 fn undo_restores_lines_blocks_and_roots() {
-    let pool = Pool::create(tempfile::tempdir().expect("dir").path(), &options()).expect("create");
+    let dir = tempfile::tempdir().expect("dir");
+    let pool = Pool::create(dir.path(), &options()).expect("create");
     let mut thread = pool.register().expect("register");
     set_counter(&thread.begin().expect("begin"), 1);
     // A thread's free blocks count as used until it gives them back.
@@ -151,7 +152,8 @@ fn misuse_is_an_error_and_harms_nothing() {
 #[test]
 #[should_panic(expected = "not in the pool's heap")]
 fn mark_outside_the_heap_panics() {
-    let pool = Pool::create(tempfile::tempdir().expect("dir").path(), &options()).expect("create");
+    let dir = tempfile::tempdir().expect("dir");
+    let pool = Pool::create(dir.path(), &options()).expect("create");
     let mut thread = pool.register().expect("register");
     let local = 0u8;
     // SAFETY: it panics.
@@ -160,7 +162,8 @@ fn mark_outside_the_heap_panics() {
 
 #[test]
 fn out_of_space_fails_the_operation_only() {
-    let pool = Pool::create(tempfile::tempdir().expect("dir").path(), &options()).expect("create");
+    let dir = tempfile::tempdir().expect("dir");
+    let pool = Pool::create(dir.path(), &options()).expect("create");
     let mut thread = pool.register().expect("register");
     set_counter(&thread.begin().expect("begin"), 3);
     let mut blocks = 0;

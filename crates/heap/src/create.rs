@@ -18,7 +18,7 @@ use crate::alloc::CHUNK;
 use crate::heap::Heap;
 use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
 use crate::log::RING_MIN;
-use crate::open::How;
+use crate::open::{How, lock_image};
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
 use crate::{Error, Result, names, roots};
@@ -101,7 +101,10 @@ impl Heap {
         if !left.is_empty() {
             remove(&*medium)?;
         }
-        let start = |sb| Self::start(Arc::clone(&medium), lock, sb, How::Created(working));
+        let start = |sb: Superblock| {
+            lock_image(&*lock, Door::from_number(sb.door))?;
+            Self::start(Arc::clone(&medium), lock, sb, How::Created(working))
+        };
         write_new_pool(&*medium, sb).and_then(start).inspect_err(|_| {
             let _ = remove(&*medium);
         })

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use towa_media::{Mapping, Medium, Region};
+use towa_media::{Lock, Mapping, Medium, Region};
 
 use crate::Result;
 use crate::alloc::Allocator;
@@ -40,7 +40,7 @@ pub(crate) struct Store {
     /// Commits recovered at open that are still live: on sync media, until the image is next synced.
     pub(crate) recovered: Vec<Commit>,
     pub(crate) space: Arc<ImageSpace>,
-    pub(crate) _lock: (Box<dyn Send + Sync>, Box<dyn Send + Sync>),
+    pub(crate) lock: Box<dyn Lock>,
 }
 
 /// The redo log, of the kind that the pool's door has.
@@ -104,6 +104,21 @@ impl Heap {
     /// The medium, unless volatile.
     pub fn medium(&self) -> Option<&Arc<dyn Medium>> {
         self.store.as_ref().map(|s| &s.medium)
+    }
+
+    /// The owner's lock: of the directory, and of the image. `None` when volatile.
+    pub fn lock(&self) -> Option<&dyn Lock> {
+        self.store.as_ref().map(|store| &*store.lock)
+    }
+
+    /// Fails if the pool's files were found to be gone from their directory, or others in their place, within some 100 ms of that. Cheap.
+    pub fn check_files(&self) -> Result<()> {
+        Ok(self.lock().map_or(Ok(()), Lock::check)?)
+    }
+
+    /// [`check_files`](Self::check_files) with a look now: some microseconds.
+    pub fn look_at_files(&self) -> Result<()> {
+        Ok(self.lock().map_or(Ok(()), Lock::look)?)
     }
 
     /// Where the pool is, for messages.

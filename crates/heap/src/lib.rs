@@ -44,7 +44,7 @@ pub use create::{CreateOptions, LogShape, default_log_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
 pub use heap::Heap;
-pub use open::OpenOptions;
+pub use open::{OpenOptions, open_or_create};
 pub use recovery::Recovery;
 pub use roots::{ROOT_NAME_MAX, Root, RootTable};
 pub use verify::{VerifyReport, verify};

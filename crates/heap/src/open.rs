@@ -3,13 +3,13 @@
 //! What must always hold: what does not check out is refused before a byte is written.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use towa_media::{Access, Durability, Kind, Mapping, Medium, Region};
+use towa_media::{Access, Durability, Kind, Lock, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
-use crate::create::check_heap_len;
+use crate::create::{self, check_heap_len};
 use crate::describe::superblock_beside_owner;
 use crate::heap::{Heap, Redo, Store, in_heap};
 use crate::image::ImageSpace;
@@ -42,14 +42,59 @@ pub(crate) enum How<'o> {
     Opened(&'o OpenOptions),
 }
 
+/// A checkpointer in a process of its own writes the image beside the owner, and has this lock for its whole stay. One that outlives its
+/// owner ends within this time, if it is let: it looks for its owner after each round.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// Takes the lock of the image, for the process that writes it. The lock of the directory is held: so what can have this one is a
+/// checkpointer whose owner is gone, or the owner of a directory that has the same files by hard links.
+pub(crate) fn lock_image(lock: &dyn Lock, door: Option<Door>) -> Result<()> {
+    let (patience, whose) = match door {
+        Some(Door::Tx) => (ROUND, "the checkpointer of its former owner"),
+        _ => (Duration::ZERO, "the owner of another directory with the same files"),
+    };
+    Ok(lock.take(names::IMAGE, patience, whose)?)
+}
+
+/// What `open` gives, or `create` where there is no pool. Between the two another process may create it, and remove it again: then once
+/// more. `of` gives what a door's error says of the heap.
+pub fn open_or_create<T, E>(
+    open: impl Fn() -> std::result::Result<T, E>,
+    create: impl Fn() -> std::result::Result<T, E>,
+    of: impl Fn(&E) -> Option<&Error>,
+) -> std::result::Result<T, E> {
+    for _ in 0..RACES {
+        match open() {
+            Err(e) if matches!(of(&e), Some(Error::Missing { .. } | Error::Media(towa_media::Error::NotFound { .. }))) => {}
+            other => return other,
+        }
+        match create() {
+            Err(e) if matches!(of(&e), Some(Error::Exists { .. })) => {}
+            other => return other,
+        }
+    }
+    open()
+}
+
+/// As often it may happen that another process creates the pool or removes it at the wrong moment.
+const RACES: u32 = 100;
+
 impl Heap {
     /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
     pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
         // Before the lock, which not every file system grants without a trace.
-        let sb = superblock_beside_owner(&*medium, Some(options.door))?;
+        let sb = match superblock_beside_owner(&*medium, Some(options.door)) {
+            Err(Error::Missing { .. }) if !create::leftovers(&*medium)?.is_empty() => {
+                // A creation: interrupted, or under way. Then its process has the lock, and this names it.
+                let _lock = medium.lock_to_read()?;
+                superblock_beside_owner(&*medium, Some(options.door))?
+            }
+            other => other?,
+        };
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;
+        lock_image(&*lock, Some(options.door))?;
         Self::start(medium, lock, sb, How::Opened(options))
     }
 
@@ -64,7 +109,7 @@ impl Heap {
     }
 
     /// Recovers the pool and puts the heap together.
-    pub(crate) fn start(medium: Arc<dyn Medium>, lock: Box<dyn Send + Sync>, mut sb: Superblock, how: How<'_>) -> Result<Heap> {
+    pub(crate) fn start(medium: Arc<dyn Medium>, lock: Box<dyn Lock>, mut sb: Superblock, how: How<'_>) -> Result<Heap> {
         let began = Instant::now();
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
@@ -78,7 +123,7 @@ impl Heap {
             How::Opened(options) => Working::to_open(options, &*image, &sb, frontier)?,
         };
         // Nothing is left that could be refused: from here on it is written.
-        let sign = medium.sign();
+        lock.sign();
         // An earlier process may have left names and a superblock that are not durable, though this process sees them. Going on
         // from them it would overwrite the older superblock: first they must be what a power cut leaves.
         medium.sync_names()?;
@@ -98,8 +143,8 @@ impl Heap {
         let heap_len = sb.heap_len;
         let superblock = Mutex::new(sb);
         let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
-        let _lock = (lock, sign);
-        let store = Store { medium, image, redo, superblock_region, superblock, chain_end, recovered, space, _lock };
+        lock.watch(&[names::SUPERBLOCK, names::IMAGE, names::LOG])?;
+        let store = Store { medium, image, redo, superblock_region, superblock, chain_end, recovered, space, lock };
         Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
     }
 

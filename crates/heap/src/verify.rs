@@ -7,9 +7,10 @@ use towa_media::{Access, Medium, Region};
 use crate::alloc::CHUNK;
 use crate::lanes::Live;
 use crate::log::{Identity, Log};
+use crate::open::lock_image;
 use crate::overlay::Overlay;
 use crate::superblock::{self, Door, Superblock, read_superblock};
-use crate::{Error, Result, alloc, recovery};
+use crate::{Error, Result, alloc, names, recovery};
 
 /// What verification found in a sound pool.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -62,8 +63,11 @@ struct Logged {
 /// Checks the pool on `medium` as recovery would leave it: superblock, log chain and frames (tx: lanes and records), roots, allocator. `progress` is called
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
-    let _lock = medium.lock_to_read()?;
+    let lock = medium.lock_to_read()?;
     let sb = read_superblock(medium, door)?;
+    if medium.exists(names::IMAGE)? {
+        lock_image(&*lock, Some(door))?;
+    }
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
     let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
     let Logged { report, lines, frontier } = match door {

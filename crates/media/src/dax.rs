@@ -4,12 +4,14 @@
 //! `MAP_SYNC`: a page becomes writable only once the file system's metadata for it is on the medium. It says nothing about a
 //! file's length, so a created file is synced once, before anybody relies on it.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::directory::Directory;
 use crate::mapped::{MappedRegion, Shared};
-use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, Region, Result, persist};
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, Region, Result, persist};
 
 /// A directory on durable memory.
 #[derive(Debug)]
@@ -46,8 +48,8 @@ unsafe impl Medium for DaxMedium {
     fn location(&self) -> String {
         self.directory.path().display().to_string()
     }
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.directory.identity()
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.descriptor()
     }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         let file = self.directory.create(name, len, allocation)?;
@@ -77,14 +79,14 @@ unsafe impl Medium for DaxMedium {
     fn sync_names(&self) -> Result<()> {
         self.directory.sync()
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         self.directory.lock()
     }
-    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         self.directory.lock_to_read()
     }
-    fn sign(&self) -> Box<dyn Send + Sync> {
-        self.directory.sign()
+    fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
+        self.directory.lock_file(name, patience, whose)
     }
     fn counters(&self) -> &Counters {
         &self.shared.counters

@@ -7,11 +7,12 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::descriptor::Descriptor;
 use crate::{Access, Allocation, Error, PAGE, Result};
 
 pub(crate) const LOCK: &str = "lock";
@@ -20,7 +21,7 @@ pub(crate) const LOCK: &str = "lock";
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    pub(crate) handle: File,
+    pub(crate) handle: Descriptor,
 }
 
 impl Directory {
@@ -50,8 +51,20 @@ impl Directory {
             });
         }
         // SAFETY: `fd` was just opened and has no other owner.
-        let handle = unsafe { File::from_raw_fd(fd) };
-        Ok(Directory { path: path.to_owned(), handle })
+        Self::of(path.to_owned(), unsafe { File::from_raw_fd(fd) })
+    }
+
+    /// The directory open as `handle`, which was opened by `path`.
+    pub fn of(path: PathBuf, handle: File) -> Result<Directory> {
+        let handle = Descriptor::of(handle);
+        let handle = handle.map_err(|e| Error::from_io(path.display().to_string(), "reading the status of the directory", 0, e))?;
+        Ok(Directory { path, handle })
+    }
+
+    /// The descriptor's number, if it is still the directory's.
+    fn number(&self) -> Result<RawFd> {
+        self.handle.check().map_err(|e| Error::from_io(self.path.display().to_string(), "using the directory", 0, e))?;
+        Ok(self.handle.as_raw_fd())
     }
 
     /// The path it was opened by.
@@ -59,9 +72,9 @@ impl Directory {
         &self.path
     }
 
-    /// Device and number of the directory.
-    pub fn identity(&self) -> Option<(u64, u64)> {
-        self.handle.metadata().ok().map(|status| (status.dev(), status.ino()))
+    /// A descriptor of the directory, borrowed.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        borrow(&self.handle)
     }
 
     /// Where region `name` is, for messages.
@@ -115,14 +128,19 @@ impl Directory {
 
     /// Whether `name` is there, as whatever kind of file.
     pub fn exists(&self, name: &str) -> Result<bool> {
+        Ok(self.status(name)?.is_some())
+    }
+
+    /// The status of `name`, as whatever kind of file; `None` where it is not.
+    pub fn status(&self, name: &str) -> Result<Option<libc::stat>> {
         let c_name = self.check(name)?;
         // SAFETY: all-zero is a valid `stat`, a plain structure of integers.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the name is NUL-terminated and `status` is ours to fill.
-        let rc = unsafe { libc::fstatat(self.handle.as_raw_fd(), c_name.as_ptr(), &mut status, libc::AT_SYMLINK_NOFOLLOW) };
+        let rc = unsafe { libc::fstatat(self.number()?, c_name.as_ptr(), &mut status, libc::AT_SYMLINK_NOFOLLOW) };
         match result(rc) {
-            Ok(()) => Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Ok(()) => Ok(Some(status)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(e) => Err(Error::from_io(self.location(name), "looking for", 0, e)),
         }
     }
@@ -131,14 +149,14 @@ impl Directory {
     pub fn remove(&self, name: &str) -> Result<()> {
         let c_name = self.check(name)?;
         // SAFETY: the name is NUL-terminated.
-        result(unsafe { libc::unlinkat(self.handle.as_raw_fd(), c_name.as_ptr(), 0) })
+        result(unsafe { libc::unlinkat(self.number()?, c_name.as_ptr(), 0) })
             .map_err(|e| Error::from_io(self.location(name), "removing", 0, e))
     }
 
     /// Renames `from` to `to` atomically.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (c_from, c_to) = (self.check(from)?, self.check(to)?);
-        let fd = self.handle.as_raw_fd();
+        let fd = self.number()?;
         // SAFETY: both names are NUL-terminated.
         result(unsafe { libc::renameat(fd, c_from.as_ptr(), fd, c_to.as_ptr()) })
             .map_err(|e| Error::from_io(self.location(from), "renaming", PAGE as u64, e))
@@ -148,6 +166,7 @@ impl Directory {
     /// this process, one that was killed or a user's `mkdir`, need not have synced them, and a pool must not vanish with its path.
     pub fn sync(&self) -> Result<()> {
         let failed = |e| Error::from_io(self.path.display().to_string(), "syncing the directory and those above it", 0, e);
+        self.number()?;
         sync_directory(&self.handle).map_err(failed)?;
         let mut below = self.handle.try_clone().map_err(failed)?;
         loop {
@@ -173,7 +192,7 @@ impl Directory {
         let c_name = CString::new(name).expect("names are checked");
         let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         // SAFETY: the name is NUL-terminated; a mode is given, as O_CREAT wants.
-        let fd = unsafe { libc::openat(self.handle.as_raw_fd(), c_name.as_ptr(), flags, 0o600 as libc::mode_t) };
+        let fd = unsafe { libc::openat(self.number()?, c_name.as_ptr(), flags, 0o600 as libc::mode_t) };
         if fd < 0 {
             let source = io::Error::last_os_error();
             let doing = if flags & libc::O_CREAT != 0 { "creating" } else { "opening" };

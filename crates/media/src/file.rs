@@ -10,11 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::descriptor::Descriptor;
 use crate::directory::{self, Directory};
 use crate::error::in_range;
 use crate::group_sync::GroupSync;
-use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, Region, Result};
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, Region, Result};
 
 /// A directory of files.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub struct FileMedium {
 
 #[derive(Debug)]
 struct FileRegion {
-    file: File,
+    file: Descriptor,
     location: String,
     len: u64,
     writable: bool,
@@ -41,15 +43,11 @@ impl FileMedium {
         Ok(Arc::new(FileMedium { directory: Directory::open(path, create)?, guarantee, counters: Arc::default() }))
     }
 
-    fn region(&self, name: &str, file: File, len: u64, writable: bool) -> Arc<dyn Region> {
-        Arc::new(FileRegion {
-            file,
-            location: self.directory.location(name),
-            len,
-            writable,
-            syncs: GroupSync::default(),
-            counters: self.counters.clone(),
-        })
+    fn region(&self, name: &str, file: File, len: u64, writable: bool) -> Result<Arc<dyn Region>> {
+        let location = self.directory.location(name);
+        let file = Descriptor::of(file).map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
+        let (syncs, counters) = (GroupSync::default(), self.counters.clone());
+        Ok(Arc::new(FileRegion { file, location, len, writable, syncs, counters }))
     }
 }
 
@@ -67,16 +65,16 @@ unsafe impl Medium for FileMedium {
     fn location(&self) -> String {
         self.directory.path().display().to_string()
     }
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.directory.identity()
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.descriptor()
     }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         let file = self.directory.create(name, len, allocation)?;
-        Ok(self.region(name, file, len, true))
+        self.region(name, file, len, true)
     }
     fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
         let (file, len) = self.directory.open_file(name, access)?;
-        Ok(self.region(name, file, len, access == Access::ReadWrite))
+        self.region(name, file, len, access == Access::ReadWrite)
     }
     fn exists(&self, name: &str) -> Result<bool> {
         self.directory.exists(name)
@@ -90,14 +88,14 @@ unsafe impl Medium for FileMedium {
     fn sync_names(&self) -> Result<()> {
         self.directory.sync()
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         self.directory.lock()
     }
-    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         self.directory.lock_to_read()
     }
-    fn sign(&self) -> Box<dyn Send + Sync> {
-        self.directory.sign()
+    fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
+        self.directory.lock_file(name, patience, whose)
     }
     fn counters(&self) -> &Counters {
         &self.counters
@@ -107,7 +105,8 @@ unsafe impl Medium for FileMedium {
 impl FileRegion {
     fn write(&self, off: u64, bytes: &[u8]) -> Result<()> {
         in_range(&self.location, off, bytes.len() as u64, self.len, self.writable)?;
-        self.file.write_all_at(bytes, off).map_err(|e| Error::from_io(&self.location, "writing", bytes.len() as u64, e))
+        let written = self.file.check().and_then(|()| self.file.write_all_at(bytes, off));
+        written.map_err(|e| Error::from_io(&self.location, "writing", bytes.len() as u64, e))
     }
 }
 
@@ -136,10 +135,11 @@ unsafe impl Region for FileRegion {
     }
     fn fence(&self) -> Result<()> {
         self.counters.fenced();
-        self.syncs.run(|| self.file.sync_data()).map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
+        self.syncs.run(|| self.file.check().and_then(|()| self.file.sync_data())).map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len, self.writable)?;
+        self.file.check().map_err(|e| Error::from_io(&self.location, "reserving space", len, e))?;
         directory::reserve(&self.file, &self.location, off, len)
     }
     fn bytes(&self) -> Option<NonNull<[u8]>> {

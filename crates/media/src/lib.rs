@@ -19,8 +19,10 @@
 //!
 //! What each medium survives is [`Guarantee`]; `towa info` prints it.
 
+pub mod apart;
 mod counters;
 mod dax;
+mod descriptor;
 mod detect;
 mod directory;
 mod error;
@@ -28,6 +30,7 @@ pub mod extents;
 mod file;
 pub mod files;
 mod group_sync;
+pub mod holder;
 mod lock;
 mod mapped;
 mod mapping;
@@ -42,6 +45,7 @@ pub use dax::DaxMedium;
 pub use detect::{CpuFeatures, Detected, cpu_features, detect, open_dir};
 pub use error::{Error, Result};
 pub use file::FileMedium;
+pub use lock::Lock;
 pub use mapping::{HUGE_PAGE, Mapping, advise_huge, map_ahead};
 pub use model::NvmModel;
 pub use ram::RamMedium;
@@ -51,6 +55,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes in a cache line, the unit of tracking, logging and write-back.
 pub const LINE: usize = 64;
@@ -146,9 +151,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     fn guarantee(&self) -> Guarantee;
     /// Where it is, for messages: a path, or a word such as `sim`.
     fn location(&self) -> String;
-    /// Device and number of the directory, where there is one: the same from every process and by every path, and another one's for
-    /// every copy.
-    fn identity(&self) -> Option<(u64, u64)> {
+    /// The directory, where there is one.
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
         None
     }
     /// Creates region `name` of `len` bytes, zero-filled, mode 0600. Fails with [`Error::Exists`] if the name is taken. The
@@ -165,17 +169,17 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Makes creations, removals and renames durable, and the names of the directories that lead here.
     fn sync_names(&self) -> Result<()>;
     /// Takes the owner's lock without waiting, or fails with [`Error::Busy`] naming the holder where known. The lock goes with
-    /// the returned value and with the process; a child that was forked meanwhile shares it until it ends or execs. Leaves no
-    /// trace where the file system can lock a directory.
-    fn lock(&self) -> Result<Box<dyn Send + Sync>>;
+    /// the returned value and with the process, at `execve` too; closing descriptors does not end it, and a forked child has no share of
+    /// it. Leaves no trace where the file system can lock a directory.
+    fn lock(&self) -> Result<Box<dyn Lock>>;
     /// [`lock`](Self::lock) for readers, of whom there may be several: creates nothing, writes nothing, works where nothing may be
     /// written.
-    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         self.lock()
     }
-    /// Leaves word of who the owner is, for people and for messages. Called by the owner, who keeps the value as long as the lock.
-    fn sign(&self) -> Box<dyn Send + Sync> {
-        Box::new(())
+    /// Takes the lock of region `name` alone, as [`Lock::take`] does: for a process that writes it beside the owner.
+    fn lock_file(&self, _name: &str, _patience: Duration, _whose: &str) -> Result<Box<dyn Lock>> {
+        Ok(Box::new(()))
     }
     /// Counters of everything done on this medium since it was opened.
     fn counters(&self) -> &Counters;

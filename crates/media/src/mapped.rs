@@ -9,9 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::descriptor::Descriptor;
 use crate::error::{Error, in_range};
 use crate::model::Device;
-use crate::{Access, Counters, LINE, Mapping, Region, Result, directory, persist};
+use crate::{Access, Counters, LINE, Mapping, PAGE, Region, Result, directory, persist};
 
 /// From this length on the kernel copies: it does not take a page fault for every page read for the first time.
 const READ_BY_CALL: usize = 64 << 10;
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
 /// A mapped file.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
-    file: File,
+    file: Descriptor,
     mapping: Mapping,
     location: String,
     writable: bool,
@@ -38,6 +39,7 @@ impl MappedRegion {
     pub fn map(file: File, len: u64, sync: bool, access: Access, location: String, shared: Arc<Shared>) -> Result<Arc<dyn Region>> {
         let writable = access == Access::ReadWrite;
         let mapping = Mapping::shared(&file, len as usize, sync, writable, &location)?;
+        let file = Descriptor::of(file).map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
         Ok(Arc::new(MappedRegion { file, mapping, location, writable, shared }))
     }
 
@@ -57,7 +59,7 @@ unsafe impl Region for MappedRegion {
     }
     fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
         let from = self.at(off, into.len(), true)?;
-        if into.len() >= READ_BY_CALL {
+        if into.len() >= READ_BY_CALL && self.file.check().is_ok() {
             let read = self.file.read_exact_at(into, off);
             read.map_err(|e| Error::from_io(self.location.clone(), "reading", 0, e))?;
         } else {
@@ -136,6 +138,11 @@ unsafe impl Region for MappedRegion {
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len(), self.writable)?;
+        if self.file.check().is_err() {
+            // What is mapped goes on without a descriptor.
+            let first = off as usize / PAGE * PAGE;
+            return self.mapping.provide(first, (off + len) as usize - first);
+        }
         directory::reserve(&self.file, &self.location, off, len)
     }
     fn bytes(&self) -> Option<NonNull<[u8]>> {

@@ -64,6 +64,11 @@ impl Mapping {
         Self::map(at, len, flags, WRITABLE, file.as_raw_fd(), "region for the working copy")
     }
 
+    /// The first `len` bytes of `file`, shared with every process that maps them. They must be there for as long as this is mapped.
+    pub fn of_file(file: &File, len: usize) -> Result<Mapping> {
+        Self::shared(file, len, false, true, "shared memory")
+    }
+
     /// The bytes of `file` themselves; with `sync` under `MAP_SYNC`.
     pub(crate) fn shared(file: &File, len: usize, sync: bool, writable: bool, location: &str) -> Result<Mapping> {
         let flags = if sync { libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC } else { libc::MAP_SHARED };

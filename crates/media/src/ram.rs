@@ -6,17 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::FromRawFd;
+use std::os::fd::{BorrowedFd, FromRawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::directory::{self, Directory};
 use crate::mapped::{MappedRegion, Shared};
 use crate::model::Device;
-use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, NvmModel, Region, Result};
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, NvmModel, Region, Result};
 
 /// A directory of mapped files in memory.
 #[derive(Debug)]
@@ -116,9 +117,9 @@ unsafe impl Medium for RamMedium {
             Names::Anonymous { .. } => "anonymous ram".into(),
         }
     }
-    fn identity(&self) -> Option<(u64, u64)> {
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
         match &self.names {
-            Names::Directory(directory) => directory.identity(),
+            Names::Directory(directory) => directory.descriptor(),
             Names::Anonymous { .. } => None,
         }
     }
@@ -167,22 +168,22 @@ unsafe impl Medium for RamMedium {
             Names::Anonymous { .. } => Ok(()),
         }
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         match &self.names {
             Names::Directory(directory) => directory.lock(),
             Names::Anonymous { locked, .. } => Taken::take(locked, "anonymous ram"),
         }
     }
-    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         match &self.names {
             Names::Directory(directory) => directory.lock_to_read(),
             Names::Anonymous { .. } => self.lock(),
         }
     }
-    fn sign(&self) -> Box<dyn Send + Sync> {
+    fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
         match &self.names {
-            Names::Directory(directory) => directory.sign(),
-            Names::Anonymous { .. } => Box::new(()),
+            Names::Directory(directory) => directory.lock_file(name, patience, whose),
+            Names::Anonymous { .. } => Ok(Box::new(())),
         }
     }
     fn counters(&self) -> &Counters {
@@ -194,7 +195,7 @@ unsafe impl Medium for RamMedium {
 pub(crate) struct Taken(Arc<AtomicBool>);
 
 impl Taken {
-    pub fn take(locked: &Arc<AtomicBool>, location: &str) -> Result<Box<dyn Send + Sync>> {
+    pub fn take(locked: &Arc<AtomicBool>, location: &str) -> Result<Box<dyn Lock>> {
         if locked.swap(true, Ordering::Acquire) {
             let holder = format!("this process ({})", std::process::id());
             return Err(Error::Busy { location: location.into(), holder });
@@ -202,6 +203,8 @@ impl Taken {
         Ok(Box::new(Taken(locked.clone())))
     }
 }
+
+impl Lock for Taken {}
 
 impl Drop for Taken {
     fn drop(&mut self) {

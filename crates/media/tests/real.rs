@@ -159,7 +159,8 @@ fn names_come_move_and_go() {
 #[test]
 fn the_lock_is_one_processs_alone() {
     for (medium, dir) in media() {
-        let held = (medium.lock().unwrap(), medium.sign());
+        let held = medium.lock().unwrap();
+        held.sign();
         let again = match &dir {
             Some(dir) => open_dir(dir.path(), Some(medium.kind()), false).unwrap(),
             None => medium.clone(),

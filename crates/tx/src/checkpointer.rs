@@ -20,7 +20,6 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::meeting::{self, Progress};
 use crate::options::{Checkpointer, Commit};
-use crate::process::Process;
 use crate::stats::Stats;
 
 /// What is left in a log is applied after so long without a request.
@@ -53,6 +52,11 @@ impl Rounds {
     fn again(&mut self, heap: &Heap) -> Result<()> {
         self.replayer = Replayer::of(heap)?;
         Ok(())
+    }
+
+    /// Whether there is anything in the logs.
+    fn has_work(&self, control: &Control) -> bool {
+        control.used().iter().any(|lane| lane.tail.load(Relaxed) != lane.head.load(Acquire))
     }
 
     /// One round; whether anything was applied.
@@ -96,6 +100,7 @@ impl Rounds {
 impl Engine {
     /// A round on the calling thread, with the group's records written first where commits are buffered.
     pub fn checkpoint_here(&self) -> Result<()> {
+        self.check_files(false)?;
         self.flush_group()?;
         let mut rounds = self.rounds.lock();
         self.check_failed()?;
@@ -109,22 +114,25 @@ impl Engine {
 
     /// A round of a pool that has a separate checkpointer, if there is none now.
     fn stand_in(&self, rounds: &mut Rounds) -> Result<()> {
-        if meeting::enter(&self.control, Process::this()).is_err() {
+        let Some(lock) = self.heap.lock().filter(|_| rounds.has_work(&self.control)) else { return Ok(()) };
+        if !meeting::stand_in(lock, &self.control)? {
             return Ok(());
         }
         let round = rounds.again(&self.heap).and_then(|()| rounds.round(&self.control));
-        meeting::leave(&self.control);
+        meeting::stand_back(lock, &self.control);
         round.inspect_err(|e| self.poison(e.to_string()))?;
         Ok(())
     }
 
-    /// Waits for a separate checkpointer to see that the pool is being closed.
-    pub fn await_checkpointer(&self) {
-        let me = Process::this();
-        while Process::noted(&self.control.checkpointer).is_some_and(|other| other != me && other.lives()) {
+    /// Waits for a separate checkpointer to see that the pool is being closed; none comes after it.
+    pub fn await_checkpointer(&self) -> Result<()> {
+        let Some(lock) = self.heap.lock().filter(|_| self.checkpointer == Checkpointer::Process) else { return Ok(()) };
+        while !meeting::stand_in(lock, &self.control)? {
             control::wake(&self.control.work);
             std::thread::sleep(Duration::from_millis(1));
         }
+        meeting::stand_back(lock, &self.control);
+        Ok(())
     }
 
     /// Makes all buffered commits before this call durable. Waits for transactions that run: they may come before those.
@@ -135,7 +143,14 @@ impl Engine {
             self.check_failed()?;
             backoff.snooze();
         }
-        Ok(())
+        self.check_files(true)
+    }
+
+    /// Poisons the pool if its files are gone from their directory, or others in their place; with `now` by a look, else by what was found in
+    /// the last 100 ms or so.
+    fn check_files(&self, now: bool) -> Result<()> {
+        let found = if now { self.heap.look_at_files() } else { self.heap.check_files() };
+        Ok(found.inspect_err(|e| self.poison(e.to_string()))?)
     }
 
     /// Makes buffered commits durable; gives the timestamp up to which they are.

@@ -18,13 +18,14 @@
 //! 3. records before `head` are durable; those before `tail` are in the durable image;
 //! 4. none of this matters after a crash: it is volatile, made anew at each opening.
 
+use std::fs::File;
+use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use crossbeam_utils::Backoff;
-use towa_media::{Mapping, Region};
+use towa_media::Mapping;
 
 use crate::clock::{self, Clock};
 use crate::sequence::Sequence;
@@ -98,16 +99,10 @@ pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL2");
 pub(crate) struct ControlMemory {
     at: NonNull<Control>,
     /// What keeps it mapped.
-    _memory: Memory,
+    _mapping: Mapping,
 }
 
-#[derive(Debug)]
-enum Memory {
-    Private { _mapping: Mapping },
-    Shared { _region: Arc<dyn Region> },
-}
-
-// SAFETY: the control block is mapped as long as `_memory` lives, wherever that moves, and all of it is atomic.
+// SAFETY: the control block is mapped as long as `_mapping` lives, wherever that moves, and all of it is atomic.
 unsafe impl Send for ControlMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ControlMemory {}
@@ -115,19 +110,17 @@ unsafe impl Sync for ControlMemory {}
 impl ControlMemory {
     /// Of this process alone.
     pub fn private() -> towa_media::Result<ControlMemory> {
-        let mapping = Mapping::anonymous(None, Self::LEN as usize, false)?;
-        let at = NonNull::new(mapping.as_ptr().cast()).expect("a mapping is not at address 0");
-        Ok(ControlMemory { at, _memory: Memory::Private { _mapping: mapping } })
+        Ok(Self::over(Mapping::anonymous(None, Self::LEN as usize, false)?))
     }
 
-    /// In a file in memory that both processes map.
-    ///
-    /// # Panics
-    /// If it is shorter than [`LEN`](Self::LEN), or not mapped.
-    pub fn shared(region: Arc<dyn Region>) -> ControlMemory {
-        let bytes = region.bytes().expect("a file in memory is mapped");
-        assert!(bytes.len() as u64 >= Self::LEN, "a control block of {} bytes", bytes.len());
-        ControlMemory { at: bytes.cast(), _memory: Memory::Shared { _region: region } }
+    /// In memory behind a descriptor that both processes have, as long as [`LEN`](Self::LEN) at least.
+    pub fn of(file: &File) -> io::Result<ControlMemory> {
+        Ok(Self::over(Mapping::of_file(file, Self::LEN as usize).map_err(io::Error::other)?))
+    }
+
+    fn over(mapping: Mapping) -> ControlMemory {
+        let at = NonNull::new(mapping.as_ptr().cast()).expect("a mapping is not at address 0");
+        ControlMemory { at, _mapping: mapping }
     }
 
     /// Bytes it takes.

@@ -48,7 +48,7 @@ mod write_set;
 pub use clock::Clock;
 pub use error::{Abort, Error, Result};
 pub use held::{RootEntered, RootHold};
-pub use meeting::{Ended, Progress, SeparateCheckpointer, Standing, wait_for_former_checkpointer, who_checkpoints};
+pub use meeting::{Ended, Progress, SeparateCheckpointer, Standing, who_checkpoints};
 pub use options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 pub use pool::Pool;
 pub use stats::Stats;

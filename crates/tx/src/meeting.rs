@@ -1,95 +1,71 @@
-//! How a pool's owner and a separate checkpointer meet: in a control block in shared memory, found by the pool's identity (`place`).
+//! How a pool's owner and a separate checkpointer meet: they share a control block (`place`), and the lock of the pool's image says which of
+//! them checkpoints.
 //!
 //! ```text
-//!   control.checkpointer:   0 ──attach──► separate process ──detach, or its death seen by the owner──► 0
-//!                           0 ──a round by the owner's own thread──► owner ──► 0
+//!   the image's lock:   owner, while it opens the pool ──► free ──attach──► separate process ──detach, or its death──► free
+//!                                                          free ──► owner's own thread, for a round ──► free
 //! ```
 //!
-//! What must always hold: only who stands in `checkpointer` applies records, and reads the cut after he entered himself; a pool is
-//! recovered only when no living process stands there.
+//! The lock is the kernel's (`towa_media::Lock::take`). It ends with the process that has it, whichever way that ends, and no other can have
+//! it before: so it holds across containers, and where a process number was used again or an owner started itself anew by `execve`.
+//! `control.checkpointer` names the process for messages; nothing is decided by it.
+//!
+//! What must always hold: only the process that has the image's lock applies records, and it reads the cut after it got the lock; a pool is
+//! recovered only under that lock, taken after the lock of the directory. So the checkpointer of a former owner is gone by then. It cannot
+//! come back: it looks whether its owner lives after it got the lock, and the owner that comes next gets the lock after that look or before.
 
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use towa_heap::lanes::Replayer;
+use towa_heap::names::IMAGE;
 use towa_heap::superblock::Door;
-use towa_media::Medium;
+use towa_media::{Lock, Medium, holder};
 
 use crate::checkpointer::Rounds;
 use crate::control::{self, CONTROL_MAGIC, Control, ControlMemory};
 use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::place::{self, Line, Place};
 use crate::process::Process;
 
-/// A checkpointer sees its owner's death within this time, and a round takes less than this.
+/// A round of the owner's own thread takes less than this.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at whether the other side lives.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The owner's control block for a separate checkpointer; its file goes when this is dropped.
+/// The owner's control block for a separate checkpointer; the way to it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    place: Place,
+    _place: Place,
 }
 
 impl Meeting {
-    /// Makes the control block of the pool that this process has just opened. Of one that an owner left who died nobody stands in it
-    /// any more (see [`wait_for_former_checkpointer`]).
+    /// Makes the control block of the pool that this process has just opened.
     pub fn call(medium: &dyn Medium) -> Result<(ControlMemory, Meeting)> {
-        let place = Place::of(medium, &towa_heap::describe(medium)?.uuid);
-        let control = place.make()?;
+        let (control, place) = Place::make(medium)?;
         control.owner.store(Process::this().word(), Release);
-        Ok((control, Meeting { place }))
+        Ok((control, Meeting { _place: place }))
     }
 }
 
-impl Drop for Meeting {
-    fn drop(&mut self) {
-        self.place.remove();
+/// Enters the owner's own thread as the checkpointer for a round, unless another process checkpoints.
+pub(crate) fn stand_in(lock: &dyn Lock, control: &Control) -> Result<bool> {
+    let entered = lock.try_take(IMAGE)?;
+    if entered {
+        control.checkpointer.store(Process::this().word(), Release);
     }
+    Ok(entered)
 }
 
-/// Before a pool is opened, or looked into: the checkpointer of an owner that died must have ended its round. Opening a pool does that
-/// itself.
-///
-/// # Errors
-/// [`towa_media::Error::Busy`]: it does not end, because it is stopped, say.
-pub fn wait_for_former_checkpointer(medium: &dyn Medium) -> Result<()> {
-    // What is no pool is refused by who opens it.
-    let Ok(description) = towa_heap::describe(medium) else { return Ok(()) };
-    let Some(control) = Place::of(medium, &description.uuid).find()? else { return Ok(()) };
-    let owner = Process::noted(&control.owner);
-    if owner.is_some_and(Process::lives) {
-        return Ok(());
-    }
-    let began = Instant::now();
-    while let Some(checkpointer) = Process::noted(&control.checkpointer).filter(|p| p.lives()) {
-        if began.elapsed() > PATIENCE {
-            let how = if checkpointer.is_stopped() { ", which is stopped: let it go on or kill it" } else { "" };
-            let holder = format!("the checkpointer of its former owner (process {}{how})", checkpointer.id());
-            return Err(towa_media::Error::Busy { location: medium.location(), holder }.into());
-        }
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
+/// The owner's own thread has ended its round.
+pub(crate) fn stand_back(lock: &dyn Lock, control: &Control) {
+    leave(control);
+    lock.give_back(IMAGE);
 }
 
-/// Enters `me` as the checkpointer, if nobody stands there, or nobody who lives.
-pub(crate) fn enter(control: &Control, me: Process) -> std::result::Result<(), Process> {
-    let word = &control.checkpointer;
-    match Process::noted(word) {
-        Some(other) if other.lives() => Err(other),
-        gone => {
-            let gone = gone.map_or(0, Process::word);
-            let entered = word.compare_exchange(gone, me.word(), AcqRel, Acquire);
-            entered.map(|_| ()).map_err(|now| Process::noted(&now.into()).unwrap_or(me))
-        }
-    }
-}
-
-/// Gives the place up.
-pub(crate) fn leave(control: &Control) {
+/// Takes the name out, and wakes who waits.
+fn leave(control: &Control) {
     control.checkpointer.store(0, Release);
     control::wake(&control.done);
 }
@@ -104,15 +80,31 @@ pub struct Standing {
 }
 
 /// Who checkpoints the pool on `medium` now; `None`: it is not open, or open without a separate checkpointer. One that outlives its
-/// program is named, too, until it has ended its round. Looks only.
+/// program is named, too, until it has ended its round. Looks only; processes of other containers are not seen.
 pub fn who_checkpoints(medium: &dyn Medium) -> Result<Option<Standing>> {
-    let place = Place::of(medium, &towa_heap::describe(medium)?.uuid);
-    let Some(control) = place.find()?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC) else { return Ok(None) };
-    let owner = Process::noted(&control.owner).filter(|p| p.lives());
-    // The owner's own thread enters for a round at a time.
-    let other = Process::noted(&control.checkpointer).filter(|p| Some(*p) != owner && p.lives());
-    let standing = Standing { pid: other.map(Process::id), stopped: other.is_some_and(Process::is_stopped) };
-    Ok((owner.is_some() || other.is_some()).then_some(standing))
+    let control = place::call(medium)?.map(|(control, _)| control).filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
+    let (owner, writer) = (holder_of(medium, c"."), holder_of(medium, c"image"));
+    let standing = |pid: Option<u32>| Standing { pid, stopped: pid.is_some_and(holder::is_stopped) };
+    Ok(match control {
+        // The owner's own thread enters for a round at a time.
+        Some(control) => {
+            let owner = owner.or(Process::noted(&control.owner).map(Process::id));
+            Some(standing(writer.filter(|pid| Some(*pid) != owner)))
+        }
+        // An owner without a separate checkpointer has both locks, and a reader, too.
+        None => writer.filter(|_| owner.is_none()).map(|pid| standing(Some(pid))),
+    })
+}
+
+/// The process that has the lock of a file of the pool's directory, or of that itself.
+fn holder_of(medium: &dyn Medium, name: &std::ffi::CStr) -> Option<u32> {
+    let directory = medium.directory()?;
+    // SAFETY: all-zero is a valid `stat`; the name is NUL-terminated, the structure ours to fill.
+    let status = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        (libc::fstatat(directory.as_raw_fd(), name.as_ptr(), &raw mut status, libc::AT_SYMLINK_NOFOLLOW) == 0).then_some(status)?
+    };
+    holder::of(status.st_dev, status.st_ino, None)
 }
 
 /// How a separate checkpointer's work ended.
@@ -139,12 +131,19 @@ pub struct Progress {
 }
 
 /// The checkpointer of a pool that another process has open with [`Checkpointer::Process`](crate::Checkpointer::Process).
-#[derive(Debug)]
 pub struct SeparateCheckpointer {
-    control: Arc<ControlMemory>,
     rounds: Rounds,
-    owner: Process,
-    place: Place,
+    control: ControlMemory,
+    line: Line,
+    owner: u32,
+    /// Of the image; last, when nothing is written any more.
+    _lock: Box<dyn Lock>,
+}
+
+impl std::fmt::Debug for SeparateCheckpointer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SeparateCheckpointer(of process {})", self.owner)
+    }
 }
 
 impl SeparateCheckpointer {
@@ -162,43 +161,33 @@ impl SeparateCheckpointer {
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
         let not_open =
             "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
-        let place = Place::of(medium, &description.uuid);
-        let control = place.find()?.filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
-        let control = control.ok_or_else(|| usage(not_open))?;
-        let owner = Process::noted(&control.owner).filter(|p| p.lives()).ok_or_else(|| usage(not_open))?;
+        let found = place::call(medium)?.filter(|(control, _)| control.magic.load(Acquire) == CONTROL_MAGIC);
+        let (control, line) = found.ok_or_else(|| usage(not_open))?;
+        let closing = || usage("its program is about to close it");
         if control.stop.load(Acquire) != 0 {
-            return Err(usage("its program is about to close it"));
+            return Err(closing());
         }
-        let began = Instant::now();
-        while let Err(other) = enter(&control, Process::this()) {
-            // The owner's own thread stands there for a round at a time.
-            if other != owner && began.elapsed() > LOOK || began.elapsed() > PATIENCE {
-                let holder = format!("another checkpointer (process {})", other.id());
-                return Err(towa_media::Error::Busy { location: medium.location(), holder }.into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Whoever opens the pool after its owner's death waits for the one who stands here, or looked before: then the owner is dead.
-        if !owner.lives() {
-            leave(&control);
+        let lock = lock_beside(medium, &control)?;
+        // The pool's next owner takes the lock before it writes anything. So if this owner lives, that has not happened, and waits from here on.
+        if !line.is_open() {
             return Err(usage(not_open));
         }
-        let replayer = Replayer::attach(medium);
-        match replayer {
-            Ok(replayer) if replayer.generation() == control.generation.load(Acquire) => {
-                Ok(SeparateCheckpointer { control: Arc::new(control), rounds: Rounds::with(replayer), owner, place })
-            }
-            other => {
-                leave(&control);
-                other?;
-                Err(usage("it was reopened meanwhile; try again"))
-            }
+        // An owner that closes the pool waits until it has the lock, after it has said so here.
+        if control.stop.load(Acquire) != 0 {
+            return Err(closing());
         }
+        let replayer = Replayer::attach(medium)?;
+        if replayer.generation() != control.generation.load(Acquire) {
+            return Err(usage("it was reopened meanwhile; try again"));
+        }
+        control.checkpointer.store(Process::this().word(), Release);
+        let owner = Process::noted(&control.owner).map_or(0, Process::id);
+        Ok(SeparateCheckpointer { rounds: Rounds::with(replayer), control, line, owner, _lock: lock })
     }
 
     /// The owner's process number.
     pub fn owner(&self) -> u32 {
-        self.owner.id()
+        self.owner
     }
 
     /// Works until the pool is closed, its owner dies, or `stop` says so. `progress` is called after each round.
@@ -212,10 +201,9 @@ impl SeparateCheckpointer {
                 return Ok(Ended::Closed);
             }
             if looked.elapsed() >= LOOK {
-                if !self.owner.lives() {
-                    // As long as this process stands there, whoever opens the pool waits, and makes no control block of his own.
-                    self.place.remove();
-                    return Ok(Ended::OwnerDied);
+                if !self.line.is_open() {
+                    let closed = self.control.stop.load(Acquire) != 0;
+                    return Ok(if closed { Ended::Closed } else { Ended::OwnerDied });
                 }
                 looked = Instant::now();
             }
@@ -232,6 +220,23 @@ impl SeparateCheckpointer {
     }
 }
 
+/// The lock of the image, for a process beside the owner. The owner's own thread has it for a round at a time.
+fn lock_beside(medium: &dyn Medium, control: &Control) -> Result<Box<dyn Lock>> {
+    let began = Instant::now();
+    loop {
+        match medium.lock_file(IMAGE, Duration::ZERO, "another checkpointer") {
+            Err(busy @ towa_media::Error::Busy { .. }) => {
+                let is_owner = [0, control.owner.load(Acquire)].contains(&control.checkpointer.load(Acquire));
+                if began.elapsed() > if is_owner { PATIENCE } else { LOOK } {
+                    return Err(busy.into());
+                }
+            }
+            other => return Ok(other?),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 impl Drop for SeparateCheckpointer {
     fn drop(&mut self) {
         leave(&self.control);
@@ -240,40 +245,36 @@ impl Drop for SeparateCheckpointer {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use towa_media::RamMedium;
 
     use super::*;
     use crate::{Checkpointer, Options, Pool};
 
-    /// The owner dies between the look at whether it lives and the entry: whoever opens its pool next may have looked for a checkpointer
+    /// The owner dies between the look at whether it lives and the entry: the process that opens its pool next may have had the image's lock
     /// before that, so nothing must be applied.
     #[test]
     fn nobody_attaches_to_a_pool_whose_owner_dies_meanwhile() {
-        let medium = RamMedium::anonymous();
+        let dir = tempfile::tempdir().unwrap();
+        let medium = RamMedium::open(dir.path(), false, None).unwrap();
         let manual = || Options { heap_len: 4 << 20, lanes: 2, checkpointer: Checkpointer::Manual, ..Options::default() };
         Pool::create_on(medium.clone(), &manual()).unwrap().abandon();
-        let mut owner = Command::new("sleep").arg("60").spawn().unwrap();
         let (control, meeting) = Meeting::call(&*medium).unwrap();
-        let word = Process::of(owner.id()).unwrap().word();
-        control.owner.store(word, Release);
         control.generation.store(Replayer::attach(&*medium).unwrap().generation(), Release);
         control.lanes_used.store(2, Release);
         control.magic.store(CONTROL_MAGIC, Release);
-        // While the owner's own thread stands there for a round, who attaches has seen that the owner lives, and waits.
-        control.checkpointer.store(word, Release);
+        // While the owner's own thread stands there for a round, the process that attaches has seen that the owner lives, and waits.
+        let lock = medium.lock_file(IMAGE, Duration::ZERO, "").unwrap();
+        assert!(stand_in(&*lock, &control).unwrap());
         let attached = std::thread::scope(|scope| {
             let attaching = scope.spawn(|| SeparateCheckpointer::attach(&*medium).map(|_| ()));
             std::thread::sleep(Duration::from_millis(200));
             assert!(!attaching.is_finished());
-            owner.kill().unwrap();
-            owner.wait().unwrap();
+            // What the kernel does when the owner dies: its connections end, then its locks.
+            drop(meeting);
+            drop(lock);
             attaching.join().unwrap()
         });
         assert!(matches!(attached, Err(Error::Usage(ref why)) if why.contains("no program has this pool open")), "{attached:?}");
-        assert_eq!(control.checkpointer.load(Acquire), 0, "the next opening need not wait for it");
-        drop(meeting);
         Pool::open_on(medium, &manual()).unwrap().close().unwrap();
     }
 }

@@ -1,189 +1,382 @@
-//! The directory in shared memory where a pool's owner and its separate checkpointer find each other's control block.
+//! Where a pool's owner and its separate checkpointer find each other: a socket in the pool's own directory.
 //!
 //! ```text
-//!   /dev/shm/towa-<uuid>-<device>-<inode>/control      made by the owner (mode 0700)
-//!       removed by   the owner, when it closes the pool
-//!                    the checkpointer, when it finds its owner dead, before it gives up its place
-//!                    whoever opens the pool next, if both had been killed
+//!   owner, thread towa-meeting      listens at POOL/checkpointer ──memfd of the control block──► checkpointer maps it
+//!                                   keeps the connection           ◄──────────────────────────── and the connection
 //! ```
 //!
-//! A copy of a pool has the identity of the pool; only its directory is another one. So the directory is part of the name: a checkpointer
-//! that met the owner of a copy would apply one's log by the other's positions.
+//! The control block is memory without a name: nothing lies in a shared folder, where another user could take its name first or where it
+//! could be left behind. The socket is the owner's alone (mode 0600), so that connecting takes the rights that opening the pool takes. A copy
+//! of the pool has another directory, and so another socket. The descriptors of the owner's side stand in the table of a thread apart
+//! (`towa_media::apart`): the connection ends when the owner ends, and not before. That is how a checkpointer learns that its owner died, in
+//! whatever container the two are.
 //!
-//! What must always hold: a control block is removed only by who holds the pool's lock, or stands in it as its checkpointer and finds
-//! the owner dead; nobody trusts one that another user could have put there: anybody may make names in `/dev/shm`.
+//! What must always hold: the socket is made and removed only by the process that holds the pool's lock; a process maps only a control block
+//! that came from the pool's owner, whose user is the pool's, and that cannot be shortened under it.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
-use towa_media::{Access, Allocation, Error, Medium, RamMedium, Result};
+use towa_media::{Error, Medium, Result, apart};
 
 use crate::control::ControlMemory;
-use crate::process::Process;
 
-const NAME: &str = "control";
-/// A checkpointer that found its owner dead has removed the place within this time.
-const REMOVED: Duration = Duration::from_secs(1);
+/// The socket's name in the pool's directory.
+const SOCKET: &std::ffi::CStr = c"checkpointer";
+/// Most that a closing owner waits for its thread, in milliseconds.
+const NAP_MS: libc::c_int = 20;
+/// Seconds that an owner that lives may take to hand the control block over; one that is stopped does not.
+const ANSWER_S: libc::time_t = 2;
 
-/// Where the two of one pool meet.
+/// The owner's side: answers until it is dropped, which removes the socket.
 #[derive(Debug)]
-pub(crate) struct Place(PathBuf);
+pub(crate) struct Place {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+/// The checkpointer's side.
+#[derive(Debug)]
+pub(crate) struct Line(OwnedFd);
 
 impl Place {
-    /// Of the pool with identity `uuid` on `medium`.
-    pub fn of(medium: &dyn Medium, uuid: &str) -> Place {
-        let directory = medium.identity().map_or(String::new(), |(device, inode)| format!("-{device:x}-{inode:x}"));
-        Place(PathBuf::from(format!("/dev/shm/towa-{uuid}{directory}")))
+    /// Makes a control block and hands it to everybody who asks at the socket. The pool's lock is held.
+    pub fn make(medium: &dyn Medium) -> Result<(ControlMemory, Place)> {
+        let location = medium.location();
+        let unsupported = |what: &str| Error::Unsupported { location: location.clone(), what: what.into() };
+        let directory =
+            medium.directory().ok_or_else(|| unsupported("has no directory where a separate checkpointer could find it"))?;
+        let cannot =
+            |source| Error::Io { location: location.clone(), doing: "making the socket for a separate checkpointer", source };
+        clear(directory).map_err(cannot)?;
+        let directory = directory.try_clone_to_owned().map_err(cannot)?;
+        let over = Arc::<AtomicBool>::default();
+        let (told, heard) = sync_channel(1);
+        let theirs = Arc::clone(&over);
+        let work = move |given: Vec<OwnedFd>| {
+            if let Some(directory) = given.first() {
+                answer(directory.as_fd(), &theirs, &told);
+            }
+        };
+        let thread = apart::spawn("towa-meeting", vec![directory], work).map_err(cannot)?;
+        let place = Place { over, thread: Some(thread), process: std::process::id() };
+        let control = heard.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
+        Ok((control.map_err(cannot)?, place))
     }
+}
 
-    /// The control block that is there, if there is one to be trusted.
-    pub fn find(&self) -> Result<Option<ControlMemory>> {
-        if !self.is_trusted() || !self.0.join(NAME).exists() {
-            return Ok(None);
+impl Drop for Place {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        if self.process != std::process::id() {
+            // A forked child has no such thread.
+            std::mem::forget(thread);
+            return;
         }
-        let opened = RamMedium::open(&self.0, false, None).and_then(|medium| medium.open(NAME, Access::ReadWrite));
-        match opened {
-            Ok(region) if region.len() >= ControlMemory::LEN => Ok(Some(ControlMemory::shared(region))),
-            Ok(_) | Err(Error::NotFound { .. }) => Ok(None),
+        self.over.store(true, Release);
+        thread.map(JoinHandle::join);
+    }
+}
+
+/// The thread's work.
+fn answer(directory: BorrowedFd<'_>, over: &AtomicBool, told: &SyncSender<io::Result<ControlMemory>>) {
+    let made = memory().and_then(|block| Ok((ControlMemory::of(&block)?, listen(directory)?, block)));
+    let (listener, block) = match made {
+        Ok((control, listener, block)) => {
+            let _ = told.send(Ok(control));
+            (listener, block)
+        }
+        Err(e) => {
+            let _ = told.send(Err(e));
+            return;
+        }
+    };
+    let mut lines: Vec<OwnedFd> = Vec::new();
+    while !over.load(Acquire) {
+        let waits = [&listener].into_iter().chain(&lines).map(|fd| poll_of(fd.as_raw_fd()));
+        let mut waits: Vec<libc::pollfd> = waits.collect();
+        // SAFETY: as many entries as are named, ours to fill.
+        unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, NAP_MS) };
+        let mut found = waits[1..].iter();
+        lines.retain(|_| found.next().is_some_and(|line| line.revents == 0));
+        if waits[0].revents != 0 {
+            // SAFETY: a call on a descriptor that we own; what it gives is ours alone.
+            let line =
+                unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+            if line >= 0 {
+                // SAFETY: as above.
+                let line = unsafe { OwnedFd::from_raw_fd(line) };
+                if send(&line, &block).is_ok() {
+                    lines.push(line);
+                }
+            }
+        }
+    }
+    let _ = clear(directory);
+}
+
+/// Memory for a control block, zeroed, that nobody can shorten.
+fn memory() -> io::Result<File> {
+    // SAFETY: the name is NUL-terminated; what the call gives is ours alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"towa-control".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        File::from(owned(fd)?)
+    };
+    file.set_len(ControlMemory::LEN)?;
+    // SAFETY: a call on a descriptor that we own.
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) })?;
+    Ok(file)
+}
+
+/// Makes the socket, and listens there.
+fn listen(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    let (address, len) = address(directory)?;
+    // SAFETY: calls on a descriptor that we own; the address is as long as said. A socket's own mode is that of its name.
+    unsafe {
+        done(libc::fchmod(socket.as_raw_fd(), 0o600))?;
+        done(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+        done(libc::listen(socket.as_raw_fd(), 8))?;
+    }
+    Ok(socket)
+}
+
+/// Removes a socket that an owner left. The pool's lock is held.
+///
+/// # Errors
+/// Something else has the name.
+fn clear(directory: BorrowedFd<'_>) -> io::Result<()> {
+    match status(directory)? {
+        None => Ok(()),
+        Some(status) if status.st_mode & libc::S_IFMT == libc::S_IFSOCK => {
+            // SAFETY: the name is NUL-terminated.
+            match done(unsafe { libc::unlinkat(directory.as_raw_fd(), SOCKET.as_ptr(), 0) }) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other.map(drop),
+            }
+        }
+        Some(_) => Err(io::Error::other("`checkpointer` in the pool's directory is something else; move it away")),
+    }
+}
+
+/// Removes what an owner left that was killed. The pool's lock is held.
+pub(crate) fn clear_stale(medium: &dyn Medium) {
+    if let Some(directory) = medium.directory() {
+        let _ = clear(directory);
+    }
+}
+
+/// The control block of the pool on `medium`, and the line to its owner; `None`: no process has it open with a separate checkpointer.
+pub(crate) fn call(medium: &dyn Medium) -> Result<Option<(ControlMemory, Line)>> {
+    let Some(directory) = medium.directory() else { return Ok(None) };
+    let failed = |source| Error::Io { location: medium.location(), doing: "asking the pool's owner for the control block", source };
+    let Some(status) = status(directory).map_err(failed)? else { return Ok(None) };
+    let owner = File::from(directory.try_clone_to_owned().map_err(failed)?).metadata().map_err(failed)?.uid();
+    // SAFETY: asks, and changes nothing.
+    let me = unsafe { libc::geteuid() };
+    if status.st_mode & libc::S_IFMT != libc::S_IFSOCK || ![0, me, owner].contains(&status.st_uid) {
+        return Ok(None);
+    }
+    match connect(directory) {
+        Ok(found) => Ok(Some(found)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT | libc::EAGAIN | libc::ECONNRESET)) => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn connect(directory: BorrowedFd<'_>) -> io::Result<(ControlMemory, Line)> {
+    let socket = socket()?;
+    let (address, len) = address(directory)?;
+    let patience = libc::timeval { tv_sec: ANSWER_S, tv_usec: 0 };
+    // SAFETY: calls on a descriptor that we own; lengths are those of what is passed.
+    unsafe {
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let len = size_of::<libc::timeval>() as libc::socklen_t;
+            done(libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const patience).cast(), len))?;
+        }
+        done(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+    }
+    let block = receive(&socket)?;
+    // SAFETY: a call on a descriptor that we own.
+    let seals = done(unsafe { libc::fcntl(block.as_raw_fd(), libc::F_GET_SEALS) })?;
+    if seals & libc::F_SEAL_SHRINK == 0 || block.metadata()?.len() < ControlMemory::LEN {
+        return Err(io::Error::other("what came is no control block"));
+    }
+    Ok((ControlMemory::of(&block)?, Line(socket)))
+}
+
+impl Line {
+    /// Whether the owner still has its end: it lives, and has the pool open.
+    pub fn is_open(&self) -> bool {
+        let mut poll = poll_of(self.0.as_raw_fd());
+        // SAFETY: one entry, ours to fill.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 0 }
+    }
+}
+
+fn poll_of(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: what the call gives is ours alone.
+    unsafe { owned(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }
+}
+
+/// The socket's address: by the directory's descriptor, for paths may be longer than an address, and lead elsewhere by now.
+fn address(directory: BorrowedFd<'_>) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    let path = format!("/proc/thread-self/fd/{}/{}", directory.as_raw_fd(), SOCKET.to_string_lossy());
+    // SAFETY: all-zero is a valid address, a plain structure of integers.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if path.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, byte) in address.sun_path.iter_mut().zip(path.bytes()) {
+        *to = byte as libc::c_char;
+    }
+    Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+}
+
+/// The status of the socket's name.
+fn status(directory: BorrowedFd<'_>) -> io::Result<Option<libc::stat>> {
+    // SAFETY: all-zero is a valid `stat`; the name is NUL-terminated, the structure ours to fill.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        match done(libc::fstatat(directory.as_raw_fd(), SOCKET.as_ptr(), &raw mut status, libc::AT_SYMLINK_NOFOLLOW)) {
+            Ok(_) => Ok(Some(status)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
     }
+}
 
-    /// Whether nobody but this user and root can have put there what is there. (Root looks at what any user has: it opens their pools.)
-    fn is_trusted(&self) -> bool {
-        let Ok(status) = std::fs::symlink_metadata(&self.0) else { return false };
-        // SAFETY: asks, and changes nothing.
-        let me = unsafe { libc::geteuid() };
-        status.is_dir() && status.mode() & 0o022 == 0 && (me == 0 || [0, me].contains(&status.uid()))
-    }
+/// Room for one descriptor in a message, aligned as its header wants.
+#[repr(C, align(8))]
+struct Ancillary([u8; 64]);
 
-    /// Makes the place anew, with an empty control block. The pool's lock is held, and nobody who lives stands in the former one.
-    pub fn make(&self) -> Result<ControlMemory> {
-        let began = Instant::now();
-        loop {
-            self.remove();
-            match self.try_make() {
-                // The former checkpointer may be removing it at this moment, and ours with it.
-                Err(Error::Unsupported { .. } | Error::NotFound { .. }) if began.elapsed() < REMOVED => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                made => return made,
+/// Calls `exchange` with a message of one byte that has room for one descriptor.
+fn with_message<T>(exchange: impl FnOnce(&mut libc::msghdr) -> io::Result<T>) -> io::Result<T> {
+    let (mut byte, mut ancillary) = ([0u8; 1], Ancillary([0; 64]));
+    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: all-zero is a valid header, a plain structure of integers and pointers. All that it names lives until the call is over.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary.0.as_mut_ptr().cast();
+    // SAFETY: arithmetic alone.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
+    exchange(&mut message)
+}
+
+/// Hands a descriptor of `block` over.
+fn send(line: &OwnedFd, block: &File) -> io::Result<()> {
+    with_message(|message| {
+        // SAFETY: there is room for one header with one descriptor, and the message lives until the call is over.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(block.as_raw_fd());
+            match libc::sendmsg(line.as_raw_fd(), message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+                1 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
             }
         }
-    }
+    })
+}
 
-    fn try_make(&self) -> Result<ControlMemory> {
-        let location = self.0.display().to_string();
-        match std::fs::DirBuilder::new().mode(0o700).create(&self.0) {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                let what = "is in the way: the control block for a separate checkpointer belongs there; remove it".into();
-                return Err(Error::Unsupported { location, what });
+/// The descriptor that the owner hands over.
+fn receive(line: &OwnedFd) -> io::Result<File> {
+    with_message(|message| {
+        // SAFETY: as in `send`; a descriptor that came is ours alone.
+        unsafe {
+            if libc::recvmsg(line.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) < 0 {
+                return Err(io::Error::last_os_error());
             }
-            Err(source) => return Err(Error::Io { location, doing: "making the control block's directory", source }),
-            Ok(()) => {}
+            let header = libc::CMSG_FIRSTHDR(message);
+            if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
+                return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+            }
+            Ok(File::from(owned(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())?))
         }
-        let region = RamMedium::open(&self.0, false, None)?.create(NAME, ControlMemory::LEN, Allocation::Full);
-        Ok(ControlMemory::shared(region.inspect_err(|_| self.remove())?))
-    }
+    })
+}
 
-    /// Removes it, if the owner that it names has died, and whoever stood in it as a checkpointer. The pool's lock is held.
-    pub fn remove_stale(&self) {
-        let control = match self.find() {
-            Ok(Some(control)) => control,
-            // Its owner died while it made the place: nobody has ever stood there.
-            Ok(None) if self.is_trusted() => return self.remove(),
-            // What is not ours to read is not ours to remove.
-            _ => return,
-        };
-        let lives = |word| Process::noted(word).is_some_and(Process::lives);
-        if !lives(&control.owner) && !lives(&control.checkpointer) {
-            self.remove();
-        }
-    }
+/// A descriptor that a call gave, or its error.
+///
+/// # Safety
+/// `fd` is -1, or was just opened and has no other owner.
+unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: by the caller's promise.
+    done(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
-    /// Removes it.
-    pub fn remove(&self) {
-        let _ = std::fs::remove_file(self.0.join(NAME));
-        let _ = std::fs::remove_dir(&self.0);
-    }
+/// What a system call gave, or its error.
+fn done(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    use std::os::unix::net::UnixListener;
     use std::sync::atomic::Ordering::Relaxed;
 
-    fn place() -> Place {
-        Place::of(&*RamMedium::anonymous(), &uuid())
-    }
+    use towa_media::RamMedium;
 
-    /// Of no pool.
-    fn uuid() -> String {
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
+    #[test]
+    fn both_sides_share_a_control_block_that_has_no_name_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than the address of a socket can be.
+        let long = dir.path().join("d".repeat(200));
+        let medium = RamMedium::open(&long, true, None).unwrap();
+        assert!(call(&*medium).unwrap().is_none());
+        let (ours, place) = Place::make(&*medium).unwrap();
+        let status = std::fs::symlink_metadata(long.join("checkpointer")).unwrap();
+        assert!(status.file_type().is_socket() && status.permissions().mode() & 0o777 == 0o600, "{status:?}");
+        let (theirs, line) = call(&*medium).unwrap().expect("it listens");
+        ours.done.store(7, Relaxed);
+        assert_eq!(theirs.done.load(Relaxed), 7);
+        assert!(line.is_open());
+        // A renamed directory is the same pool.
+        let renamed = dir.path().join("renamed");
+        std::fs::rename(&long, &renamed).unwrap();
+        let medium = RamMedium::open(&renamed, false, None).unwrap();
+        assert!(call(&*medium).unwrap().is_some());
+        drop(place);
+        assert!(!line.is_open(), "the owner is gone");
+        assert!(call(&*medium).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(&renamed).unwrap().count(), 0, "something was left");
     }
 
     #[test]
-    fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_stays() {
-        let place = place();
-        let control = place.make().unwrap();
-        control.owner.store(Process::this().word(), Relaxed);
-        place.remove_stale();
-        assert!(place.find().unwrap().is_some(), "its owner lives");
-        // The number of this process, started at another time.
-        let dead = Process::this().word() ^ 1;
-        control.owner.store(dead, Relaxed);
-        control.checkpointer.store(Process::this().word(), Relaxed);
-        place.remove_stale();
-        assert!(place.find().unwrap().is_some(), "its checkpointer lives");
-        control.checkpointer.store(dead, Relaxed);
-        place.remove_stale();
-        assert!(!place.0.exists());
-        // An owner that died before it had written its number.
-        drop(place.make().unwrap());
-        place.remove_stale();
-        assert!(!place.0.exists());
-        // ... before it had made the control block, or all of it.
-        std::fs::DirBuilder::new().mode(0o700).create(&place.0).unwrap();
-        place.remove_stale();
-        assert!(!place.0.exists());
-        drop(place.make().unwrap());
-        std::fs::OpenOptions::new().write(true).open(place.0.join(NAME)).unwrap().set_len(0).unwrap();
-        place.remove_stale();
-        assert!(!place.0.exists());
-    }
-
-    #[test]
-    fn copies_of_a_pool_do_not_meet_and_paths_to_one_do() {
-        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let [one, copy] = dirs.each_ref().map(|dir| Place::of(&*RamMedium::open(dir.path(), false, None).unwrap(), "x").0);
-        assert_ne!(one, copy);
-        let link = dirs[1].path().join("link");
-        symlink(dirs[0].path(), &link).unwrap();
-        assert_eq!(one, Place::of(&*RamMedium::open(&link, false, None).unwrap(), "x").0);
-    }
-
-    #[test]
-    fn what_others_may_have_put_there_is_not_trusted() {
-        let place = place();
-        drop(place.make().unwrap());
-        assert!(place.find().unwrap().is_some());
-        std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(place.find().unwrap().is_none(), "anybody could have put it there");
-        drop(place.make().unwrap());
-        let mode = std::fs::metadata(&place.0).unwrap().mode();
-        assert_eq!(mode & 0o777, 0o700, "it is made anew");
-        // A link to a directory with a control block in it.
-        let elsewhere = tempfile::tempdir().unwrap();
-        std::fs::copy(place.0.join(NAME), elsewhere.path().join(NAME)).unwrap();
-        place.remove();
-        symlink(elsewhere.path(), &place.0).unwrap();
-        assert!(place.find().unwrap().is_none());
-        let refused = place.make().unwrap_err().to_string();
-        assert!(refused.contains("is in the way"), "{refused}");
-        std::fs::remove_file(&place.0).unwrap();
+    fn what_an_owner_left_is_replaced_and_what_is_no_socket_is_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = RamMedium::open(dir.path(), false, None).unwrap();
+        let socket = dir.path().join("checkpointer");
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(call(&*medium).unwrap().is_none(), "its owner is gone");
+        let (_, place) = Place::make(&*medium).unwrap();
+        assert!(call(&*medium).unwrap().is_some());
+        drop(place);
+        drop(UnixListener::bind(&socket).unwrap());
+        clear_stale(&*medium);
+        assert!(!socket.exists());
+        std::fs::write(&socket, "mine").unwrap();
+        let refused = Place::make(&*medium).unwrap_err().to_string();
+        assert!(refused.contains("move it away"), "{refused}");
+        clear_stale(&*medium);
+        assert!(call(&*medium).unwrap().is_none());
+        assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
     }
 }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_utils::Backoff;
 use parking_lot::Mutex;
+use towa_heap::names::IMAGE;
 use towa_heap::superblock::Door;
 use towa_heap::{Heap, OpenOptions, Recovery, Root, alloc};
 use towa_media::Medium;
@@ -16,14 +17,13 @@ use towa_media::Medium;
 use crate::control::{self, ControlMemory};
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
-use crate::meeting::{self, Meeting};
+use crate::meeting::Meeting;
 use crate::options::{Checkpointer, Commit, Options, Tm};
-use crate::place::Place;
 use crate::stats::Stats;
 use crate::thread::Thread;
 use crate::view::WORD;
 use crate::watch::Watch;
-use crate::{checkpointer, clock::Clock, nesting};
+use crate::{checkpointer, clock::Clock, nesting, place};
 
 /// An open pool of durable transactions. Clones share it; it is closed when the last clone and the last [`Thread`] are gone, or by
 /// [`close`](Self::close), which tells whether that went well.
@@ -32,12 +32,12 @@ pub struct Pool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Both go before the engine: the watch looks at its control block, and the meeting's socket is removed under the pool's lock.
+    _meeting: Option<Meeting>,
+    _watch: Option<Watch>,
     engine: Arc<Engine>,
     background: Mutex<Vec<JoinHandle<()>>>,
     closed: Mutex<bool>,
-    /// Before the control block, which it looks at.
-    _watch: Option<Watch>,
-    _meeting: Option<Meeting>,
 }
 
 impl Pool {
@@ -54,12 +54,14 @@ impl Pool {
 
     /// Opens the pool in `dir`, or creates it where there is none.
     pub fn open_or_create(dir: &Path, options: &Options) -> Result<Pool> {
-        match Self::open(dir, options) {
-            Err(Error::Heap(towa_heap::Error::Missing { .. } | towa_heap::Error::Media(towa_media::Error::NotFound { .. }))) => {
-                Self::create(dir, options)
-            }
-            other => other,
-        }
+        towa_heap::open_or_create(
+            || Self::open(dir, options),
+            || Self::create(dir, options),
+            |e| match e {
+                Error::Heap(e) => Some(e),
+                _ => None,
+            },
+        )
     }
 
     /// Creates a pool on `medium`.
@@ -71,10 +73,9 @@ impl Pool {
     /// Opens the pool on `medium`.
     pub fn open_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
         engine::choose(options.tm)?;
-        meeting::wait_for_former_checkpointer(&*medium)?;
         let heap =
             Heap::open(Arc::clone(&medium), &OpenOptions { door: Door::Tx, eager: options.eager, prefault: options.prefault })?;
-        Place::of(&*medium, &towa_heap::describe(&*medium)?.uuid).remove_stale();
+        place::clear_stale(&*medium);
         options.check(heap.lanes().count())?;
         Self::start(heap, options)
     }
@@ -115,6 +116,10 @@ impl Pool {
             };
             let thread = std::thread::Builder::new().name("towa-checkpoint".into()).spawn(work);
             inner.background.lock().push(thread.map_err(cannot)?);
+        }
+        if let Some(lock) = inner.engine.heap.lock().filter(|_| inner._meeting.is_some()) {
+            // All is recovered: from here on the checkpointer that has the image's lock writes it.
+            lock.give_back(IMAGE);
         }
         Ok(Pool(Arc::new(inner)))
     }
@@ -273,7 +278,7 @@ impl Inner {
             backoff.snooze();
         }
         self.stop_background();
-        engine.await_checkpointer();
+        engine.await_checkpointer()?;
         engine.check_failed()?;
         if engine.is_volatile() {
             return Ok(());

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::Ordering::*;
 
+use towa_media::holder;
+
 use crate::sync::AtomicU64;
 
 /// A process: its number, and when it started (in clock ticks since boot, 40 bits of them), in one word. 0: none.
@@ -45,7 +47,7 @@ impl Process {
 
     /// Whether it lives, and does nothing until it is let go on: after SIGSTOP, or in a debugger.
     pub fn is_stopped(self) -> bool {
-        self.lives() && status(self.id()).is_some_and(|(state, _)| matches!(state, 'T' | 't'))
+        self.lives() && holder::is_stopped(self.id())
     }
 }
 
@@ -55,16 +57,7 @@ fn pack(pid: u32, start: u64) -> u64 {
 
 /// When process `pid` started; `None` if there is none, or nothing but its exit status is left of it.
 fn started(pid: u32) -> Option<u64> {
-    status(pid).filter(|(state, _)| !matches!(state, 'Z' | 'X')).map(|(_, start)| start)
-}
-
-/// The state of process `pid`, as a letter, and when it started.
-fn status(pid: u32) -> Option<(char, u64)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    holder::state(pid).filter(|(state, _)| !matches!(state, 'Z' | 'X')).map(|(_, start)| start)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use towa_media::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, PAGE, Region, Result};
+use towa_media::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, PAGE, Region, Result};
 
 /// The medium `under`, on which nothing is written.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ unsafe impl Medium for Private {
     fn location(&self) -> String {
         self.under.location()
     }
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.under.identity()
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.under.directory()
     }
     fn create(&self, _: &str, _: u64, _: Allocation) -> Result<Arc<dyn Region>> {
         self.refuse("creating")
@@ -82,7 +82,7 @@ unsafe impl Medium for Private {
     fn sync_names(&self) -> Result<()> {
         Ok(())
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         self.under.lock_to_read()
     }
     fn counters(&self) -> &Counters {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_media::sim::SimMedium;
-use towa_media::{Access, Allocation, Counters, Durability, Guarantee, Kind, Medium, Region, Result};
+use towa_media::{Access, Allocation, Counters, Durability, Guarantee, Kind, Lock, Medium, Region, Result};
 
 /// [`SimMedium`] with pauses.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ unsafe impl Medium for Jitter {
     fn sync_names(&self) -> Result<()> {
         self.0.sync_names()
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         self.0.lock()
     }
     fn counters(&self) -> &Counters {

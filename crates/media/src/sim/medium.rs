@@ -21,7 +21,7 @@ use crate::directory::check_name;
 use crate::error::in_range;
 use crate::persist::lines_of;
 use crate::ram::Taken;
-use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Medium, Region, Result};
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, Region, Result};
 
 /// A medium in memory that records what is done to it. Clones share it.
 #[derive(Clone)]
@@ -284,7 +284,7 @@ unsafe impl Medium for SimMedium {
         }
         Ok(())
     }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+    fn lock(&self) -> Result<Box<dyn Lock>> {
         Taken::take(&self.0.locked, "sim")
     }
     fn counters(&self) -> &Counters {

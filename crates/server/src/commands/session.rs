@@ -188,7 +188,10 @@ impl Session {
             return None;
         }
         if pool.durable_epoch() >= worker.written() {
-            acknowledge(store, out);
+            match pool.look_at_files() {
+                Ok(()) => acknowledge(store, out),
+                Err(why) => not_durable(&why.to_string(), out),
+            }
             return None;
         }
         if now {
@@ -201,7 +204,7 @@ impl Session {
     pub fn resume(&mut self, shared: &Shared, failed: Option<&str>, out: &mut Vec<u8>) {
         match failed {
             None => acknowledge(&shared.store, out),
-            Some(why) => failure(out, &crate::store::Failure::Engine(format!("not durable: {why}")), NO_MEMORY),
+            Some(why) => not_durable(why, out),
         }
     }
 
@@ -214,6 +217,10 @@ impl Session {
     pub fn is_mid_request(&self, left_over: usize) -> bool {
         left_over > 0 || self.swallow > 0
     }
+}
+
+fn not_durable(why: &str, out: &mut Vec<u8>) {
+    failure(out, &crate::store::Failure::Engine(format!("not durable: {why}")), NO_MEMORY);
 }
 
 fn acknowledge(store: &Store, out: &mut Vec<u8>) {
