@@ -46,6 +46,7 @@ pub(crate) struct Engine {
     pub pending: (Mutex<std::collections::VecDeque<Commit>>, Condvar),
     poisoned: AtomicBool,
     poison: Mutex<Option<String>>,
+    process: u32,
     pub counts: Counts,
     pub persisters: usize,
     /// No background threads.
@@ -105,6 +106,7 @@ impl Engine {
             pending: (Mutex::new(heap.recovered_commits().iter().copied().collect()), Condvar::new()),
             poisoned: AtomicBool::new(false),
             poison: Mutex::new(None),
+            process: std::process::id(),
             counts: Counts::default(),
             persisters,
             manual: options.manual,
@@ -182,6 +184,11 @@ impl Engine {
         self.durable_changed.1.notify_all();
         self.requests.1.notify_all();
         self.pending.1.notify_all();
+    }
+
+    /// Whether this is a child that the pool's process forked: it has neither the heap nor the threads.
+    pub fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// The pool is closed: no more transactions. Not a failure, so nothing is logged.

@@ -218,6 +218,9 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         let engine = self.pool.engine();
+        if engine.is_forked() {
+            return;
+        }
         if self.slot().announcement.is_busy() {
             engine.poison("a thread ended inside a transaction, which is half done");
             self.slot().announcement.leave();

@@ -53,6 +53,7 @@ pub(crate) struct Engine {
     /// No transaction begins any more; those that run go on to their end.
     closing: AtomicBool,
     why: Mutex<Option<String>>,
+    process: u32,
 }
 
 impl Engine {
@@ -92,6 +93,7 @@ impl Engine {
             failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             why: Mutex::new(None),
+            process: std::process::id(),
             control,
             heap,
         }))
@@ -180,6 +182,11 @@ impl Engine {
         first.get_or_insert(why);
         self.failed.store(true, Release);
         self.control.stop.store(1, Release);
+    }
+
+    /// Whether this is a child that the pool's process forked: it has neither the heap nor the threads.
+    pub fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Lets no transaction begin any more.

@@ -39,7 +39,6 @@ const ANSWER_S: libc::time_t = 2;
 pub(crate) struct Place {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    process: u32,
 }
 
 /// The checkpointer's side.
@@ -66,7 +65,7 @@ impl Place {
             }
         };
         let thread = apart::spawn("towa-meeting", vec![directory], work).map_err(cannot)?;
-        let place = Place { over, thread: Some(thread), process: std::process::id() };
+        let place = Place { over, thread: Some(thread) };
         let control = heard.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
         Ok((control.map_err(cannot)?, place))
     }
@@ -74,14 +73,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let thread = self.thread.take();
-        if self.process != std::process::id() {
-            // A forked child has no such thread.
-            std::mem::forget(thread);
-            return;
-        }
         self.over.store(true, Release);
-        thread.map(JoinHandle::join);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

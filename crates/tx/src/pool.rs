@@ -300,6 +300,13 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.engine.is_forked() {
+            // A child's copy. There is no thread to be joined and no memory to be closed; all stays as it is until the child ends.
+            std::mem::forget(Arc::clone(&self.engine));
+            std::mem::forget(std::mem::take(self.background.get_mut()));
+            std::mem::forget((self._watch.take(), self._meeting.take()));
+            return;
+        }
         if let Err(e) = self.close() {
             log::warn!("{}: not closed cleanly: {e}", self.engine.heap.location());
         }

@@ -329,6 +329,9 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         let core = &mut self.core;
+        if core.engine.is_forked() {
+            return;
+        }
         core.cache.flush(core.engine.heap.allocator());
         core.engine.release_lane(core.lane);
     }
