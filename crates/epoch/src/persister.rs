@@ -138,8 +138,8 @@ impl Checkpointer {
         engine.counts.lines_logged.fetch_add(lines + saved, Relaxed);
         engine.counts.lines_saved.fetch_add(saved, Relaxed);
         engine.counts.checkpoint_us_max.fetch_max(ended.elapsed().as_micros() as u64, Relaxed);
-        // Somebody is told of it at once: not of what nobody will find.
-        engine.check_files(self.in_hurry)?;
+        // What cannot be found again must not be called durable.
+        engine.check_files(true)?;
         engine.publish_durable(epoch, ended);
         observe(Phase::Committed);
 

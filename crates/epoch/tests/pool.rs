@@ -160,6 +160,30 @@ fn mark_outside_the_heap_panics() {
     unsafe { thread.begin().expect("begin").mark(&raw const local, 1) };
 }
 
+/// With something to store, without, and without being asked.
+#[test]
+fn a_pool_that_was_removed_says_so() {
+    for (writes, asks) in [(true, true), (false, true), (true, false)] {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("pool");
+        let pool = Pool::create(&path, &options()).expect("create");
+        let mut thread = pool.register().expect("register");
+        set_counter(&thread.begin().expect("begin"), 3);
+        thread.sync().expect("sync");
+        std::fs::remove_dir_all(&path).expect("removed");
+        if let Some(tx) = writes.then(|| thread.begin().ok()).flatten() {
+            set_counter(&tx, 4);
+        }
+        let began = std::time::Instant::now();
+        while !asks && pool.check().is_ok() {
+            assert!(began.elapsed().as_secs() < 10, "not noticed");
+            std::thread::yield_now();
+        }
+        let said = thread.sync().expect_err("removed").to_string();
+        assert!(said.contains("was removed"), "{said}");
+    }
+}
+
 #[test]
 fn out_of_space_fails_the_operation_only() {
     let dir = tempfile::tempdir().expect("dir");

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use towa_media::{Access, Durability, Kind, Lock, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
-use crate::create::{self, check_heap_len};
+use crate::create::check_heap_len;
 use crate::describe::superblock_beside_owner;
 use crate::heap::{Heap, Redo, Store, in_heap};
 use crate::image::ImageSpace;
@@ -76,6 +76,20 @@ pub fn open_or_create<T, E>(
     open()
 }
 
+/// The superblock. Where there is none, what else is there may be a creation under way, of which anything can be seen: then its process has
+/// the lock, and this names it; or it has ended, and what is seen under the lock counts.
+fn look_before_lock(medium: &dyn Medium, door: Door) -> Result<Superblock> {
+    let look = || superblock_beside_owner(medium, Some(door));
+    let was_there = medium.exists(names::SUPERBLOCK)?;
+    let found = look();
+    let is_there = |name: &&str| medium.exists(name).unwrap_or(false);
+    if found.is_ok() || was_there || ![names::SUPERBLOCK, names::SUPERBLOCK_NEW, names::IMAGE, names::LOG].iter().any(is_there) {
+        return found;
+    }
+    let _lock = medium.lock_to_read()?;
+    look()
+}
+
 /// As often it may happen that another process creates the pool or removes it at the wrong moment.
 const RACES: u32 = 100;
 
@@ -83,14 +97,7 @@ impl Heap {
     /// Opens the pool on `medium`, recovering it if it was not closed. Refuses, without writing, what does not check out.
     pub fn open(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Heap> {
         // Before the lock, which not every file system grants without a trace.
-        let sb = match superblock_beside_owner(&*medium, Some(options.door)) {
-            Err(Error::Missing { .. }) if !create::leftovers(&*medium)?.is_empty() => {
-                // A creation: interrupted, or under way. Then its process has the lock, and this names it.
-                let _lock = medium.lock_to_read()?;
-                superblock_beside_owner(&*medium, Some(options.door))?
-            }
-            other => other?,
-        };
+        let sb = look_before_lock(&*medium, options.door)?;
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;

@@ -536,6 +536,53 @@ mod tests {
         drop(readers);
     }
 
+    /// It is never synced: that is what a power cut can leave of it.
+    #[test]
+    fn a_note_of_zeros_is_our_own() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(LOCK), [0; 20]).unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let held = directory.lock().unwrap();
+        held.sign();
+        let refused = directory.lock().map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("this process ({})", std::process::id())), "{refused}");
+    }
+
+    #[test]
+    fn a_file_is_locked_beside_the_owner_by_one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("image"), "").unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let owner = directory.lock().unwrap();
+        owner.take("image", Duration::ZERO, "").unwrap();
+        let beside = || directory.lock_file("image", Duration::ZERO, "the checkpointer").map(|_| ());
+        let refused = beside().unwrap_err().to_string();
+        assert!(refused.contains(&format!("the checkpointer (this process ({}))", std::process::id())), "{refused}");
+        owner.give_back("image");
+        beside().unwrap();
+        assert!(owner.try_take("image").unwrap() && beside().is_err());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pool, name) = (dir.path().join("pool"), dir.path().join("renamed"));
+        std::fs::create_dir(&pool).unwrap();
+        std::fs::write(pool.join("image"), "").unwrap();
+        let held = Directory::open(&pool, false).unwrap().lock().unwrap();
+        held.watch(&["image"]).unwrap();
+        std::fs::rename(&pool, &name).unwrap();
+        held.look().unwrap();
+        std::fs::write(name.join("other"), "").unwrap();
+        std::fs::rename(name.join("other"), name.join("image")).unwrap();
+        let began = Instant::now();
+        while held.check().is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(10), "not noticed without a look");
+            std::thread::yield_now();
+        }
+        assert!(held.look().unwrap_err().to_string().contains("leads to another file"));
+    }
+
     #[test]
     fn locking_leaves_no_trace_and_touches_no_file_of_others() {
         let dir = tempfile::tempdir().unwrap();

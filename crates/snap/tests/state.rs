@@ -101,6 +101,27 @@ fn many_threads_and_timers_are_each_described() {
 }
 
 #[test]
+fn a_thread_with_descriptors_of_its_own_is_refused() {
+    const CLONE_FILES: u32 = libc::CLONE_FILES as u32;
+    let program = format!(
+        "import ctypes, threading, time\n\
+         threading.Thread(target=lambda: (ctypes.CDLL(None).unshare({CLONE_FILES}), time.sleep(60)), daemon=True).start()\n\
+         time.sleep(60)"
+    );
+    let mut python = std::process::Command::new("python3").args(["-c", &program]).spawn().unwrap();
+    let began = std::time::Instant::now();
+    let refused = loop {
+        let refused = refusals(python.id() as i32, None, 0).unwrap();
+        if !refused.is_empty() || began.elapsed().as_secs() > 20 {
+            break refused;
+        }
+    };
+    python.kill().unwrap();
+    python.wait().unwrap();
+    assert!(refused.iter().any(|one| one.what.contains("table of descriptors of its own")), "{refused:?}");
+}
+
+#[test]
 fn processes_that_are_not_alone_are_refused() {
     let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
     let refused = loop {

@@ -236,6 +236,17 @@ fn a_renamed_directory_is_the_same_pool() {
     assert_eq!(open(&renamed).0, "opened with 2");
 }
 
+#[test]
+fn many_that_open_or_create_at_once_open_it_or_find_it_in_use() {
+    for _ in 0..5 {
+        let (_dir, pool) = place();
+        let mut openers: Vec<Actor> = (0..6).map(|_| Actor::start("open", &pool)).collect();
+        let said: Vec<String> = openers.iter_mut().map(Actor::says).collect();
+        let is_good = |said: &String| said == "opened with 0" || said.contains("in use by");
+        assert!(said.iter().all(is_good) && said.iter().any(|said| said.starts_with("opened")), "{said:?}");
+    }
+}
+
 /// Hard links make another directory with the same files.
 #[test]
 fn a_directory_with_the_same_files_is_the_same_pool() {
@@ -415,7 +426,9 @@ fn fork(line: &str, has: (&towa_tx::Thread, &Pool)) {
 /// Closes all descriptors that a program does not know, and opens files that get their numbers.
 fn close_descriptors(other: &str) {
     // SAFETY: numbers only. What owned them must notice.
-    (3..1024).for_each(|fd| drop(unsafe { libc::close(fd) }));
+    (3..1024).for_each(|fd| {
+        unsafe { libc::close(fd) };
+    });
     std::fs::write(other, "mine").unwrap();
     let opened = || std::fs::OpenOptions::new().read(true).write(true).open(other).unwrap();
     std::mem::forget((0..16).map(|_| opened()).collect::<Vec<_>>());

@@ -111,6 +111,22 @@ impl log::Log for Logged {
 
 /// A delayed flush that a failed pool refuses stays due; it must not write a line of log for every batch of requests.
 #[test]
+fn a_server_whose_pool_is_removed_never_says_durable_again() {
+    for writes in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let pool = Pool::create(&path, &small()).unwrap();
+        let server = Running::start(config(), &pool);
+        let mut client = server.client();
+        assert!(client.say("set a 0 0 1\r\nx\r\ndurable now\r\n").contains("DURABLE "));
+        std::fs::remove_dir_all(&path).unwrap();
+        let said = client.say(if writes { "set b 0 0 1\r\ny\r\ndurable now\r\n" } else { "durable now\r\n" });
+        assert!(!said.contains("DURABLE ") && said.contains("was removed"), "{said}");
+        drop(server);
+    }
+}
+
+#[test]
 fn a_flush_that_fails_is_said_once() {
     log::set_logger(&LOGGED).unwrap();
     log::set_max_level(log::LevelFilter::Error);

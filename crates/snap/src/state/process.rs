@@ -9,6 +9,7 @@ use super::settings;
 use super::thread::{hex, pending};
 use super::told::ProcessTold;
 use crate::error::{Error, Refusal, Result};
+use crate::sys::fd::share_descriptors;
 use crate::sys::proc;
 use crate::sys::ptrace::Tid;
 
@@ -208,6 +209,10 @@ pub fn refusals(pid: Tid, ours: Option<Tid>, filters: u64) -> Result<Vec<Refusal
     for tid in crate::freeze::tasks(pid)? {
         if Status::of(tid).is_ok_and(|thread| thread.who() != who) {
             refuse("process", format!("thread {tid} has another user, other groups or other capabilities than the others"));
+        }
+        if !share_descriptors(pid, tid) {
+            let whose = "has a table of descriptors of its own, as the thread that keeps the lock of an open Towa pool";
+            refuse("process", format!("thread {tid} {whose}; that cannot be kept: close the pool first"));
         }
         let children = text(pid, &format!("task/{tid}/children")).unwrap_or_default();
         for child in children.split_whitespace().filter_map(|word| word.parse().ok()).filter(|child| Some(*child) != ours) {

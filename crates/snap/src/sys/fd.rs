@@ -84,6 +84,13 @@ pub fn reopened(file: &impl AsRawFd) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(name)
 }
 
+/// Whether two threads have one table of descriptors; also where that cannot be seen.
+pub fn share_descriptors(a: Tid, b: Tid) -> bool {
+    const KCMP_FILES: i32 = 2;
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_FILES, 0, 0) <= 0 }
+}
+
 /// What lies in a pipe, which stays there.
 pub fn peek_pipe(read_end: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     use std::io::Read;
