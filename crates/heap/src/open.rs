@@ -42,12 +42,12 @@ pub(crate) enum How<'o> {
     Opened(&'o OpenOptions),
 }
 
-/// A checkpointer in a process of its own writes the image beside the owner, and has this lock for its whole stay. One that outlives its
-/// owner ends within this time, if it is let: it looks for its owner after each round.
+/// A checkpointer in a process of its own writes the image beside the owner, and has this lock for its whole stay.
+/// One that outlives its owner ends within this time, if it is let: it looks for its owner after each round.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// Takes the lock of the image, for the process that writes it. The lock of the directory is held: so what can have this one is a
-/// checkpointer whose owner is gone, or the owner of a directory that has the same files by hard links.
+/// Takes the lock of the image, for the process that writes it. The lock of the directory is held: so what can have
+/// this one is a checkpointer whose owner is gone, or the owner of a directory that has the same files by hard links.
 pub(crate) fn lock_image(lock: &dyn Lock, door: Option<Door>) -> Result<()> {
     let (patience, whose) = match door {
         Some(Door::Tx) => (ROUND, "the checkpointer of its former owner"),
@@ -56,8 +56,8 @@ pub(crate) fn lock_image(lock: &dyn Lock, door: Option<Door>) -> Result<()> {
     Ok(lock.take(names::IMAGE, patience, whose)?)
 }
 
-/// What `open` gives, or `create` where there is no pool. Between the two another process may create it, and remove it again: then once
-/// more. `of` gives what a door's error says of the heap.
+/// What `open` gives, or `create` where there is no pool. Between the two another process may create it, and remove
+/// it again: then once more. `of` gives what a door's error says of the heap.
 pub fn open_or_create<T, E>(
     open: impl Fn() -> std::result::Result<T, E>,
     create: impl Fn() -> std::result::Result<T, E>,
@@ -76,8 +76,8 @@ pub fn open_or_create<T, E>(
     open()
 }
 
-/// The superblock. Where there is none, what else is there may be a creation under way, of which anything can be seen: then its process has
-/// the lock, and this names it; or it has ended, and what is seen under the lock counts.
+/// The superblock. Where there is none, what else is there may be a creation under way, of which anything can be
+/// seen: then its process has the lock, and this names it; or it has ended, and what is seen under the lock counts.
 fn look_before_lock(medium: &dyn Medium, door: Door) -> Result<Superblock> {
     let look = || superblock_beside_owner(medium, Some(door));
     let was_there = medium.exists(names::SUPERBLOCK)?;

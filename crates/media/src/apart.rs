@@ -5,24 +5,27 @@
 //!   a thread apart            table: - - - the ones given   only this thread acts on this one
 //! ```
 //!
-//! A lock of `flock(2)`, a socket's connection: each ends when the last descriptor of it is closed. In the program's table any line of code
-//! can close it (a program that becomes a daemon closes all descriptors), and a forked child keeps it for as long as it lives. In a table
-//! apart it ends when this thread ends: when it is told to, when its process ends in whatever way, and at `execve`. A mapping of a locked
-//! file would also keep the lock, but not on overlayfs, where the mapping is of another file; and directories cannot be mapped.
+//! A lock of `flock(2)`, a socket's connection: each ends when the last descriptor of it is closed. In the program's
+//! table any line of code can close it (a program that becomes a daemon closes all descriptors), and a forked child
+//! keeps it for as long as it lives. In a table apart it ends when this thread ends: when it is told to, when its
+//! process ends in whatever way, and at `execve`. A mapping of a locked file would also keep the lock, but not on
+//! overlayfs, where the mapping is of another file; and directories cannot be mapped.
 //!
-//! What must always hold: the thread runs no signal handler and no code of the program, since that would act on the wrong table. Where the
-//! kernel gives a thread no table of its own (before Linux 5.9, and in some sandboxes) its descriptors stand in the program's table, with
-//! all that this means; nothing else changes.
+//! What must always hold: the thread runs no signal handler and no code of the program, since that would act on the
+//! wrong table. Where the kernel gives a thread no table of its own (before Linux 5.9, and in some sandboxes) its
+//! descriptors stand in the program's table, with all that this means; nothing else changes.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::sync_channel;
 use std::thread::{Builder, JoinHandle};
 
-/// Enough for system calls and messages. (Thread-local variables of the program's libraries come on top of it, or out of it.)
+/// Enough for system calls and messages. (Thread-local variables of the program's libraries come on top of it, or out
+/// of it.)
 const STACK: usize = 256 << 10;
 
-/// Starts a thread that does `work`, with `descriptors` alone in its table. They are gone from the caller's table when this returns.
+/// Starts a thread that does `work`, with `descriptors` alone in its table. They are gone from the caller's table
+/// when this returns.
 ///
 /// # Errors
 /// The thread cannot be started; the descriptors are closed.
@@ -35,7 +38,8 @@ pub fn spawn(
     let (told, heard) = sync_channel(1);
     let body = move || {
         let is_apart = separate(&numbers);
-        // SAFETY: the numbers stand in this thread's own table, where nothing else owns them; where it has none, the caller gives them up.
+        // SAFETY: the numbers stand in this thread's own table, where nothing else owns them; where it has none, the
+        // caller gives them up.
         let mine = numbers.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }).collect();
         let _ = told.send(is_apart);
         work(mine);
@@ -70,9 +74,9 @@ fn separate(kept: &[RawFd]) -> bool {
         }
         next = fd + 1;
     }
-    // The program's streams must end when the program closes them. A file of ours must not get their numbers: a message of the run-time
-    // library would be written into it.
-    // SAFETY: the name is NUL-terminated; all numbers are of this thread's table.
+    // The program's streams must end when the program closes them. A file of ours must not get their numbers: a
+    // message of the run-time library would be written into it. SAFETY: the name is NUL-terminated; all numbers are
+    // of this thread's table.
     unsafe {
         let nothing = libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         libc::fcntl(nothing, libc::F_ADD_SEALS, libc::F_SEAL_WRITE | libc::F_SEAL_GROW);

@@ -1,9 +1,10 @@
 //! A file of the pool, whose descriptor any line of the program can close.
 //!
-//! A program that closes descriptors it does not know, as becoming a daemon by the book does, closes those of its pools too; the next file
-//! that it opens gets one of these numbers. What is then written there goes into that file, and closing the number closes that file. So the
-//! file behind the number is compared with the one that was opened: before writes and syncs (0.2 us), and before it is closed. A close by
-//! another thread between the look and the use is not noticed.
+//! A program that closes descriptors it does not know, as becoming a daemon by the book does, closes those of its
+//! pools too; the next file that it opens gets one of these numbers. What is then written there goes into that file,
+//! and closing the number closes that file. So the file behind the number is compared with the one that was opened:
+//! before writes and syncs (0.2 us), and before it is closed. A close by another thread between the look and the use
+//! is not noticed.
 
 use std::fs::File;
 use std::io;

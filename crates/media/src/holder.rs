@@ -1,17 +1,20 @@
-//! Which process holds a lock, for messages: as the kernel's table of locks says, which is asked without disturbing anything.
+//! Which process holds a lock, for messages: as the kernel's table of locks says, which is asked without disturbing
+//! anything.
 //!
-//! What must always hold: nothing is decided by a process number. A number means something in one PID namespace only, and a process can have
-//! the lock that another one is asked about. The kernel's lock decides; a number tells a person where to look.
+//! What must always hold: nothing is decided by a process number. A number means something in one PID namespace only,
+//! and a process can have the lock that another one is asked about. The kernel's lock decides; a number tells a
+//! person where to look.
 
-/// The process that holds a flock on the file or directory with this device and inode, where that process can be seen from here.
+/// The process that holds a flock on the file or directory with this device and inode, where that process can be seen
+/// from here.
 ///
 /// Some file systems show another device in that table than in `stat`; then only process `said` is believed.
 pub fn of(device: u64, inode: u64, said: Option<u32>) -> Option<u32> {
     find(&std::fs::read_to_string("/proc/locks").ok()?, inode, device, said)
 }
 
-/// The holder of the flock on an inode, in the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131090 0 EOF`. A writer before
-/// readers; processes that wait (`->`) are none.
+/// The holder of the flock on an inode, in the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131090 0
+/// EOF`. A writer before readers; processes that wait (`->`) are none.
 fn find(table: &str, inode: u64, device: u64, said: Option<u32>) -> Option<u32> {
     let device = format!("{:02x}:{:02x}", libc::major(device), libc::minor(device));
     let holders = |wanted: &'static str| {

@@ -31,6 +31,7 @@ mod file;
 pub mod files;
 mod group_sync;
 pub mod holder;
+mod keeper;
 mod lock;
 mod mapped;
 mod mapping;

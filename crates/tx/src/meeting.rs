@@ -1,18 +1,20 @@
-//! How a pool's owner and a separate checkpointer meet: they share a control block (`place`), and the lock of the pool's image says which of
-//! them checkpoints.
+//! How a pool's owner and a separate checkpointer meet: they share a control block (`place`), and the lock of the
+//! pool's image says which of them checkpoints.
 //!
 //! ```text
 //!   the image's lock:   owner, while it opens the pool ──► free ──attach──► separate process ──detach, or its death──► free
 //!                                                          free ──► owner's own thread, for a round ──► free
 //! ```
 //!
-//! The lock is the kernel's (`towa_media::Lock::take`). It ends with the process that has it, whichever way that ends, and no other can have
-//! it before: so it holds across containers, and where a process number was used again or an owner started itself anew by `execve`.
+//! The lock is the kernel's (`towa_media::Lock::take`). It ends with the process that has it, whichever way that
+//! ends, and no other can have it before: so it holds across containers, and where a process number was used again or
+//! an owner started itself anew by `execve`.
 //! `control.checkpointer` names the process for messages; nothing is decided by it.
 //!
-//! What must always hold: only the process that has the image's lock applies records, and it reads the cut after it got the lock; a pool is
-//! recovered only under that lock, taken after the lock of the directory. So the checkpointer of a former owner is gone by then. It cannot
-//! come back: it looks whether its owner lives after it got the lock, and the owner that comes next gets the lock after that look or before.
+//! What must always hold: only the process that has the image's lock applies records, and it reads the cut after it
+//! got the lock; a pool is recovered only under that lock, taken after the lock of the directory. So the checkpointer
+//! of a former owner is gone by then. It cannot come back: it looks whether its owner lives after it got the lock,
+//! and the owner that comes next gets the lock after that look or before.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::*;
@@ -79,8 +81,9 @@ pub struct Standing {
     pub stopped: bool,
 }
 
-/// Who checkpoints the pool on `medium` now; `None`: it is not open, or open without a separate checkpointer. One that outlives its
-/// program is named, too, until it has ended its round. Looks only; processes of other containers are not seen.
+/// Who checkpoints the pool on `medium` now; `None`: it is not open, or open without a separate checkpointer. One
+/// that outlives its program is named, too, until it has ended its round. Looks only; processes of other containers
+/// are not seen.
 pub fn who_checkpoints(medium: &dyn Medium) -> Result<Option<Standing>> {
     let control = place::call(medium)?.map(|(control, _)| control).filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
     let (owner, writer) = (holder_of(medium, c"."), holder_of(medium, c"image"));
@@ -130,7 +133,8 @@ pub struct Progress {
     pub lines: u64,
 }
 
-/// The checkpointer of a pool that another process has open with [`Checkpointer::Process`](crate::Checkpointer::Process).
+/// The checkpointer of a pool that another process has open with
+/// [`Checkpointer::Process`](crate::Checkpointer::Process).
 pub struct SeparateCheckpointer {
     rounds: Rounds,
     control: ControlMemory,
@@ -150,8 +154,8 @@ impl SeparateCheckpointer {
     /// Takes over the checkpoints of the pool on `medium`.
     ///
     /// # Errors
-    /// The pool is not open, or open without a separate checkpointer ([`Error::Usage`], which says which); another checkpointer works
-    /// ([`towa_media::Error::Busy`]); it is no pool of this door.
+    /// The pool is not open, or open without a separate checkpointer ([`Error::Usage`], which says which); another
+    /// checkpointer works ([`towa_media::Error::Busy`]); it is no pool of this door.
     pub fn attach(medium: &dyn Medium) -> Result<SeparateCheckpointer> {
         let description = towa_heap::describe(medium)?;
         if let Some(door) = description.door.filter(|door| *door != Door::Tx) {
@@ -168,7 +172,8 @@ impl SeparateCheckpointer {
             return Err(closing());
         }
         let lock = lock_beside(medium, &control)?;
-        // The pool's next owner takes the lock before it writes anything. So if this owner lives, that has not happened, and waits from here on.
+        // The pool's next owner takes the lock before it writes anything. So if this owner lives, that has not
+        // happened, and waits from here on.
         if !line.is_open() {
             return Err(usage(not_open));
         }
@@ -250,8 +255,8 @@ mod tests {
     use super::*;
     use crate::{Checkpointer, Options, Pool};
 
-    /// The owner dies between the look at whether it lives and the entry: the process that opens its pool next may have had the image's lock
-    /// before that, so nothing must be applied.
+    /// The owner dies between the look at whether it lives and the entry: the process that opens its pool next may
+    /// have had the image's lock before that, so nothing must be applied.
     #[test]
     fn nobody_attaches_to_a_pool_whose_owner_dies_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
@@ -262,7 +267,8 @@ mod tests {
         control.generation.store(Replayer::attach(&*medium).unwrap().generation(), Release);
         control.lanes_used.store(2, Release);
         control.magic.store(CONTROL_MAGIC, Release);
-        // While the owner's own thread stands there for a round, the process that attaches has seen that the owner lives, and waits.
+        // While the owner's own thread stands there for a round, the process that attaches has seen that the owner
+        // lives, and waits.
         let lock = medium.lock_file(IMAGE, Duration::ZERO, "").unwrap();
         assert!(stand_in(&*lock, &control).unwrap());
         let attached = std::thread::scope(|scope| {

@@ -5,14 +5,16 @@
 //!                                   keeps the connection           ◄──────────────────────────── and the connection
 //! ```
 //!
-//! The control block is memory without a name: nothing lies in a shared folder, where another user could take its name first or where it
-//! could be left behind. The socket is the owner's alone (mode 0600), so that connecting takes the rights that opening the pool takes. A copy
-//! of the pool has another directory, and so another socket. The descriptors of the owner's side stand in the table of a thread apart
-//! (`towa_media::apart`): the connection ends when the owner ends, and not before. That is how a checkpointer learns that its owner died, in
-//! whatever container the two are.
+//! The control block is memory without a name: nothing lies in a shared folder, where another user could take its
+//! name first or where it could be left behind. The socket is the owner's alone (mode 0600), so that connecting takes
+//! the rights that opening the pool takes. A copy of the pool has another directory, and so another socket. The
+//! descriptors of the owner's side stand in the table of a thread apart (`towa_media::apart`): the connection ends
+//! when the owner ends, and not before. That is how a checkpointer learns that its owner died, in whatever container
+//! the two are.
 //!
-//! What must always hold: the socket is made and removed only by the process that holds the pool's lock; a process maps only a control block
-//! that came from the pool's owner, whose user is the pool's, and that cannot be shortened under it.
+//! What must always hold: the socket is made and removed only by the process that holds the pool's lock; a process
+//! maps only a control block that came from the pool's owner, whose user is the pool's, and that cannot be shortened
+//! under it.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +48,7 @@ pub(crate) struct Place {
 pub(crate) struct Line(OwnedFd);
 
 impl Place {
-    /// Makes a control block and hands it to everybody who asks at the socket. The pool's lock is held.
+    /// Makes a control block and hands it to each process that asks at the socket. The pool's lock is held.
     pub fn make(medium: &dyn Medium) -> Result<(ControlMemory, Place)> {
         let location = medium.location();
         let unsupported = |what: &str| Error::Unsupported { location: location.clone(), what: what.into() };
@@ -117,7 +119,7 @@ fn answer(directory: BorrowedFd<'_>, over: &AtomicBool, told: &SyncSender<io::Re
     let _ = clear(directory);
 }
 
-/// Memory for a control block, zeroed, that nobody can shorten.
+/// Memory for a control block, zeroed, that no process can shorten.
 fn memory() -> io::Result<File> {
     // SAFETY: the name is NUL-terminated; what the call gives is ours alone.
     let file = unsafe {
@@ -134,7 +136,8 @@ fn memory() -> io::Result<File> {
 fn listen(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let socket = socket()?;
     let (address, len) = address(directory)?;
-    // SAFETY: calls on a descriptor that we own; the address is as long as said. A socket's own mode is that of its name.
+    // SAFETY: calls on a descriptor that we own; the address is as long as said. A socket's own mode is that of its
+    // name.
     unsafe {
         done(libc::fchmod(socket.as_raw_fd(), 0o600))?;
         done(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
@@ -168,7 +171,8 @@ pub(crate) fn clear_stale(medium: &dyn Medium) {
     }
 }
 
-/// The control block of the pool on `medium`, and the line to its owner; `None`: no process has it open with a separate checkpointer.
+/// The control block of the pool on `medium`, and the line to its owner; `None`: no process has it open with a
+/// separate checkpointer.
 pub(crate) fn call(medium: &dyn Medium) -> Result<Option<(ControlMemory, Line)>> {
     let Some(directory) = medium.directory() else { return Ok(None) };
     let failed = |source| Error::Io { location: medium.location(), doing: "asking the pool's owner for the control block", source };
@@ -225,7 +229,8 @@ fn socket() -> io::Result<OwnedFd> {
     unsafe { owned(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }
 }
 
-/// The socket's address: by the directory's descriptor, for paths may be longer than an address, and lead elsewhere by now.
+/// The socket's address: by the directory's descriptor, for paths may be longer than an address, and lead elsewhere
+/// by now.
 fn address(directory: BorrowedFd<'_>) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let path = format!("/proc/thread-self/fd/{}/{}", directory.as_raw_fd(), SOCKET.to_string_lossy());
     // SAFETY: all-zero is a valid address, a plain structure of integers.
@@ -261,7 +266,8 @@ struct Ancillary([u8; 64]);
 fn with_message<T>(exchange: impl FnOnce(&mut libc::msghdr) -> io::Result<T>) -> io::Result<T> {
     let (mut byte, mut ancillary) = ([0u8; 1], Ancillary([0; 64]));
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // SAFETY: all-zero is a valid header, a plain structure of integers and pointers. All that it names lives until the call is over.
+    // SAFETY: all-zero is a valid header, a plain structure of integers and pointers. All that it names lives until
+    // the call is over.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;

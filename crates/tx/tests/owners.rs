@@ -1,6 +1,7 @@
 //! One owner at a time, tried with real processes: each is this test's own program, started anew with a role.
 //!
-//! What a process is told on its standard input it answers on its standard output, a line each, marked, since the test harness prints there, too.
+//! What a process is told on its standard input it answers on its standard output, a line each, marked, since the
+//! test harness prints there, too.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
@@ -93,7 +94,8 @@ fn owner_and_checkpointer(pool: &Path) -> (Actor, Actor) {
     (owner, checkpointer)
 }
 
-/// The stopped checkpointer of an owner that is gone: refused at once, by name; let go on, it ends, and nothing is lost.
+/// The stopped checkpointer of an owner that is gone: refused at once, by name; let go on, it ends, and nothing is
+/// lost.
 fn refused_until_the_checkpointer_ends(pool: &Path, checkpointer: &mut Actor, value: u64) {
     let (said, took) = open(pool);
     assert!(said.contains("the checkpointer of its former owner") && said.contains("which is stopped"), "{said}");
@@ -425,8 +427,8 @@ fn fork(line: &str, has: (&towa_tx::Thread, &Pool)) {
 
 /// Closes all descriptors that a program does not know, and opens files that get their numbers.
 fn close_descriptors(other: &str) {
-    // SAFETY: numbers only. What owned them must notice.
     (3..1024).for_each(|fd| {
+        // SAFETY: a number only. What owned it must notice.
         unsafe { libc::close(fd) };
     });
     std::fs::write(other, "mine").unwrap();
