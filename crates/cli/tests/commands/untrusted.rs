@@ -40,8 +40,8 @@ fn names_of_roots_are_shown_and_do_nothing() {
     let options = Options { heap_len: 32 << 20, ..Options::default() };
     let pool = Pool::open_or_create(&path, &options).unwrap();
     HashMap::open(&pool, NAME, &HashMapOptions::default()).unwrap();
-    let other = format!("{NAME}, of no known type");
-    drop(pool.typed_root(&other, &mut pool.register().unwrap(), |_| Ok(1u64)).unwrap());
+    let other = format!("{NAME}, raw");
+    drop(pool.typed_root::<u64>(&other, &mut pool.register().unwrap(), |_| Ok(1)).unwrap());
     pool.close().unwrap();
     let [shown, report] = passes(&["verify"], &path);
     assert!(shown.contains(r"\u{1b}[2Ja\nother: sound\r\u{202e}\u{9b}31m: hash map"), "{shown}");
