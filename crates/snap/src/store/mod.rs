@@ -353,7 +353,6 @@ impl Store {
     }
 
     /// Removes what is unfinished. All names must be durable.
-
     fn clear_unfinished(&self, _lock: &Lock) -> Result<()> {
         for name in self.entries()? {
             if name.strip_suffix(UNFINISHED).and_then(number_of).is_some() {
