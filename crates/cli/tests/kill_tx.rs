@@ -126,12 +126,9 @@ impl Pool {
         self.returned += self.acked.total() - before;
     }
 
-    /// What a program left of where it met its checkpointer.
-    fn left_in_memory(&self) -> Option<PathBuf> {
-        let medium = towa_media::open_dir(&self.pool, Some(towa_media::Kind::Ram), false).ok()?;
-        let name = format!("towa-{}", towa_heap::describe(&*medium).ok()?.uuid);
-        let mut places = std::fs::read_dir("/dev/shm").ok()?.map_while(Result::ok);
-        places.find(|place| place.file_name().to_string_lossy().starts_with(&name)).map(|place| place.path())
+    /// The socket that a program left, where it met its checkpointer.
+    fn left_behind(&self) -> Option<PathBuf> {
+        Some(self.pool.join("checkpointer")).filter(|socket| socket.exists())
     }
 
     fn summary(&self) -> String {
@@ -162,7 +159,7 @@ fn run(kind: &str, salt: u64, mut round: impl FnMut(&mut Pool, &mut SmallRng)) {
         let before = pool.acked.total();
         round(&mut pool, &mut rng);
         pool.check(number, before);
-        assert_eq!(pool.left_in_memory(), None, "round {number}: the control block of a dead program stayed");
+        assert_eq!(pool.left_behind(), None, "round {number}: the socket of a dead program stayed");
     }
     println!("{kind}: {}", pool.summary());
 }
@@ -262,5 +259,5 @@ fn a_stopped_checkpointer_is_noticed_and_killing_it_is_enough() {
     running.kill();
     following.join().expect("reading does not panic");
     pool.check(0, 0);
-    assert_eq!(pool.left_in_memory(), None);
+    assert_eq!(pool.left_behind(), None);
 }
