@@ -56,6 +56,22 @@ public final class RootFields {
         answers = new byte[0];
     }
 
+    /** Whether this field is a durable root: by its annotation, or because the weaver takes every static field for one. Its class need not be initialised. */
+    public static boolean holds(java.lang.reflect.Field f) {
+        String owner = f.getDeclaringClass().getName().replace('.', '/');
+        Root[] all = roots;
+        for (int i = 0; i < all.length; i++) {
+            Root r = all[i];
+            if (r.field.equals(f.getName()) && r.className.equals(owner) && r.loader() == f.getDeclaringClass().getClassLoader()) return true;
+        }
+        java.lang.annotation.Annotation[] annotations = f.getDeclaredAnnotations();
+        for (int i = 0; i < annotations.length; i++) {
+            String name = annotations[i].annotationType().getName();
+            if (name.equals("io.towa.DurableRoot") || name.equals("rbp.durableroot")) return true;
+        }
+        return false;
+    }
+
     /** How many there are; the list only grows. */
     public static int count() {
         return roots.length;

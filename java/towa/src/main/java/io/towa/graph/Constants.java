@@ -29,11 +29,7 @@ final class Constants {
 
     /** Learns the sentinels of {@code c} and of the class around it. */
     static void learn(Class<?> c) {
-        if (c.getClassLoader() != null || c.isArray() || c.isPrimitive()) {
-            return;
-        }
-        String name = c.getName();
-        if (!name.startsWith("java.util.") && !name.startsWith("java.time.") && !name.startsWith("java.math.")) {
+        if (!hasSentinels(c)) {
             return;
         }
         synchronized (OBJECTS) {
@@ -42,6 +38,17 @@ final class Constants {
                 learnOne(outermost(k));
             }
         }
+    }
+
+    /** Whether sentinels are learnt of this class, and so may be asked for by a pool: of others no static field is read. */
+    private static boolean hasSentinels(Class<?> c) {
+        String name = c.getName();
+        return c.getClassLoader() == null && !c.isArray() && !c.isPrimitive()
+            && (name.startsWith("java.util.") || name.startsWith("java.time.") || name.startsWith("java.math."));
+    }
+
+    private static boolean mayHoldSentinel(Field f) {
+        return Modifier.isStatic(f.getModifiers()) && Modifier.isFinal(f.getModifiers()) && !f.getType().isPrimitive() && f.getType() != String.class;
     }
 
     private static Class<?> outermost(Class<?> c) {
@@ -59,8 +66,7 @@ final class Constants {
         Field[] fields = c.getDeclaredFields();
         for (int i = 0; i < fields.length; i++) {
             Field f = fields[i];
-            if (!Modifier.isStatic(f.getModifiers()) || !Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()
-                || f.getType() == String.class) {
+            if (!mayHoldSentinel(f)) {
                 continue;
             }
             Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
@@ -167,11 +173,16 @@ final class Constants {
                     return classOf(s, loader);
                 default:
                     int hash = s.indexOf('#');
-                    Field f = Class.forName(s.substring(0, hash), true, null).getDeclaredField(s.substring(hash + 1));
-                    if (f.getType().isPrimitive()) {
+                    Class<?> c = Class.forName(s.substring(0, hash), false, null);
+                    Field f = c.getDeclaredField(s.substring(hash + 1));
+                    if (!hasSentinels(c) || !mayHoldSentinel(f)) {
                         throw new NoSuchFieldException(s);
                     }
+                    U.ensureClassInitialized(c);
                     Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+                    if (o != null && !isSentinel(o)) {
+                        throw new NoSuchFieldException(s);
+                    }
                     // The class of that field may not have been met in this run.
                     synchronized (OBJECTS) {
                         if (o != null && name(o) == null && count < OBJECTS.length / 2) {
