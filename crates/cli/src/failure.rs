@@ -145,7 +145,7 @@ fn of_heap(error: &towa_heap::Error) -> u8 {
 fn of_java(error: &towa_java_pool::Error) -> u8 {
     use towa_java_pool::Error::*;
     match error {
-        Foreign { .. } | Newer { .. } | Truncated { .. } | Damaged { .. } => DAMAGED,
+        Foreign { .. } | Newer { .. } | Truncated { .. } | Damaged { .. } | Apart { .. } => DAMAGED,
         Busy { .. } => BUSY,
         Missing { .. } | Unfinished { .. } => MISSING,
         _ => FAILED,

@@ -55,6 +55,17 @@ pub enum Error {
         /// Which structure and how.
         what: String,
     },
+    /// The file and its log of commits are not of one moment.
+    #[error(
+        "{pool}: {what}; nothing was changed; bring the two files of one moment together, or restore both from a copy \
+         that was made while no program had the pool open"
+    )]
+    Apart {
+        /// Where.
+        pool: String,
+        /// Why they cannot be.
+        what: String,
+    },
     /// Its making did not come to an end.
     #[error("{pool}: being made, or its making was interrupted; it never held anything: `Towa.open` makes it again, or remove it")]
     Unfinished {

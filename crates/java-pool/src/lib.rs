@@ -7,6 +7,7 @@
 //!     ├─ records      the chains of classes and roots; class: what a class' instances look like
 //!     ├─ walk         every replica that can be reached from the roots
 //!     │    └─ blocks  which blocks are taken, and by what
+//!     ├─ undo         the section that was not over
 //!     ├─ redo         the commit beside the file that is on its way into it
 //!     ├─ report       what was found
 //!     └─ source       bytes of the file
@@ -29,6 +30,7 @@ mod redo;
 mod report;
 mod source;
 mod superblock;
+mod undo;
 mod walk;
 
 pub use error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Who has the file open: the Java door locks all of it (`FileChannel.lock()`, on Linux a POSIX lock).
+//! Who has the file open: the Java door locks all of it (F_OFD_SETLK: the lock is the open file's, so no other close of it ends it).
 //!
 //! What must always hold: asking changes nothing for anybody. The lock taken while the file is checked is shared, and belongs to the
 //! open file, not to the process: other checks go on beside it, an owner cannot come in, and it ends with the file's closing.
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 /// Somebody who has locked the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// His number, where the kernel can say it: not that of somebody on another machine, or in a container beside.
+    /// Its number, as it knows itself: in a container beside this one another may have it.
     pub pid: Option<u32>,
 }
 

@@ -14,6 +14,7 @@ use crate::redo::{self, Applied, CommitLog, CommitState, Redo};
 use crate::report::{Description, Problems, Report, RootDescription};
 use crate::source::{Source, View, Whole};
 use crate::superblock::{self, HEAP_START, MAGIC, SLOT, Superblock, VERSION, Words};
+use crate::undo;
 use crate::walk::Walk;
 
 /// A file of the Java door. Looking at it neither locks nor writes; [`verify`](Pool::verify) alone takes a shared lock.
@@ -74,7 +75,10 @@ impl Pool {
         if !metadata.is_file() {
             return Err(Error::Foreign { pool: name, why: "it is not a regular file".into() });
         }
-        let mut log = path.as_os_str().to_owned();
+        // The log lies beside the file, not beside a link to it.
+        let is_link = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
+        let real = if is_link { std::fs::canonicalize(path).map_err(io("looking at"))? } else { path.to_owned() };
+        let mut log = real.into_os_string();
         log.push(".log");
         Ok(Pool { name, file: Some(Whole { file, len: metadata.len() }), bytes: Vec::new(), log: log.into() })
     }
@@ -86,7 +90,13 @@ impl Pool {
 
     /// Who has it open.
     pub fn owner(&self) -> Option<Owner> {
-        lock::owner(&self.file.as_ref()?.file)
+        lock::owner(&self.file.as_ref()?.file).map(|owner| self.named(owner))
+    }
+
+    /// The kernel does not say who has a lock of an open file; the superblock says who opened it last.
+    fn named(&self, owner: Owner) -> Owner {
+        let said = || superblock::read(&mut self.view()).ok().map(|superblock| superblock.pid).filter(|pid| *pid != 0);
+        Owner { pid: owner.pid.or_else(said) }
     }
 
     fn view(&self) -> View<'_> {
@@ -116,7 +126,7 @@ impl Pool {
     /// The log of commits beside it (durability power); `None`: there is none.
     ///
     /// # Errors
-    /// It is no pool, a newer or unfinished one, or the log cannot be read.
+    /// It is no pool, a newer or unfinished one, not of one moment with its log, or the log cannot be read.
     pub fn commit_log(&self) -> Result<Option<CommitLog>> {
         Ok(self.redo()?.map(|redo| redo.found))
     }
@@ -126,17 +136,27 @@ impl Pool {
             return Ok(None);
         }
         // A commit has no superblocks: which pool this is, the file says.
-        redo::read(&self.log, &superblock::read(&mut self.view())?.uuid)
+        let mut view = self.view();
+        let superblock = superblock::read(&mut view)?;
+        let commits = superblock::commits(&view, &superblock)?;
+        let mut redo = redo::read(&self.log, &superblock.uuid)?;
+        let fits = match &mut redo {
+            Some(redo) => redo.fit(&superblock, commits),
+            None if superblock.needs_log() => Err(redo::missing(&self.log.display().to_string())),
+            None => redo::complete(commits),
+        };
+        fits.map_err(|what| Error::Apart { pool: self.name.clone(), what })?;
+        Ok(redo)
     }
 
     /// Checks everything that can be checked, of the pool as the next opening finds it: a commit that its log holds whole is taken for
     /// applied. What is wrong is in the report; `progress` is told how many of how many bytes are done.
     ///
     /// # Errors
-    /// Somebody has it open; it is no pool, a newer, unfinished or truncated one; or it cannot be read.
+    /// Somebody has it open; it is no pool, a newer, unfinished or truncated one; it is not of one moment with its log; or it cannot be read.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
         if let Some(Whole { file, .. }) = &self.file {
-            let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: owner.to_string() };
+            let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: self.named(owner).to_string() };
             lock::keep_owners_out(file).map_err(busy)?;
         }
         let redo = self.redo()?.filter(|redo| redo.found.state == CommitState::Whole);
@@ -146,6 +166,7 @@ impl Pool {
         let words = superblock::words(&mut view, &superblock)?;
         let (mut problems, mut blocks) = (Problems::default(), Blocks::new(words.frontier));
         superblock::check(&mut view, &superblock, &words, &mut problems)?;
+        undo::check(&mut view, &words, &mut problems)?;
         let records = records::read(&mut view, &words, &mut blocks, &mut problems)?;
         let walk = Walk::new(&mut view, &mut blocks, &mut problems, &words, &records);
         let by_class = walk.run(&records, &mut |done| progress(done, words.frontier - HEAP_START))?;

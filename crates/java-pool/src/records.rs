@@ -1,7 +1,7 @@
 //! The chains of records: classes and roots.
 //!
 //! ```text
-//!   record:  next (8) | kind (4) | bytes (4) | CRC32C (4) | 0 (4) | payload
+//!   record:  next (8) | kind (4) | bytes (4) | CRC32C (4) | 1: may be the last (4) | payload
 //! ```
 //!
 //! What must always hold: a chain is followed as far as its links can be believed, and never twice through one record.
@@ -130,12 +130,15 @@ impl Chain<'_, '_> {
             if bytes.get(summed..).is_none_or(|summed| crc32c::crc32c(summed) != u32_of(&header, 16)) {
                 self.problems.add(at + 16, || format!("the checksum of the {name} record at {at:#x} does not fit"));
             } else {
-                if u32_of(&header, 20) != 0 {
-                    self.problems.add(at + 20, || format!("the {name} record at {at:#x} holds something where zeros belong"));
+                if u32_of(&header, 20) > 1 {
+                    self.problems.add(at + 20, || format!("the {name} record at {at:#x} has a mark that is neither 0 nor 1"));
                 }
                 each(self.problems, at, &bytes);
             }
             link = (at, u64_of(&header, 0));
+            if link.1 == 0 && u32_of(&header, 20) == 0 {
+                self.problems.add(at, || format!("the chain of {name} records ends at {at:#x}, which is not marked as the last"));
+            }
         }
         Ok(())
     }

@@ -1,7 +1,12 @@
 //! The log of commits beside a pool, `NAME.log`: whole pages on their way into the pool's file (durability power).
 //!
-//! What must always hold: a log counts only if its sum fits, and only for the pool that it names; its pages are then what the next
-//! opening writes, so a check reads them in place of the file's.
+//! ```text
+//!   0     whose log it is: uuid, stamp of the opening, commit that the pool was at then
+//!   4096  a commit: number, numbers of pages, pages
+//! ```
+//!
+//! What must always hold: a log counts only for the pool and the opening that it names, its commit only if its sum fits, and is needed
+//! only by a pool that was not closed. Its pages are then what the next opening writes, so a check reads them in place of the file's.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,12 +18,17 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::source::{Source, Whole, u32_of, u64_of};
+use crate::superblock::Superblock;
 
 const MAGIC: [u8; 8] = *b"TOWAREDO";
 const VERSION: u32 = 1;
 const PAGE: u64 = 4096;
+const COMMIT_MAGIC: [u8; 8] = *b"TOWAPAGE";
+/// Where the commit begins.
+const COMMIT: u64 = PAGE;
 const HEADER: u64 = 64;
-const SUM: usize = 48;
+const OWNER_SUM: usize = 48;
+const SUM: usize = 32;
 /// More pages no writer puts into one commit.
 const PAGES_MAX: u64 = i32::MAX as u64 / 8;
 const TURN: u64 = 1 << 20;
@@ -27,14 +37,16 @@ const TURN: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitState {
-    /// Nothing: its last commit is in the pool.
+    /// Nothing that is not in the pool.
     Empty,
     /// A commit of this pool, which the next opening applies, once more perhaps.
     Whole,
     /// The beginning of a commit that never counted.
     Torn,
-    /// A commit of another pool: opening is refused.
+    /// It is another pool's: opening is refused.
     OtherPool,
+    /// The page that says whose it is is damaged.
+    Damaged,
     /// The file is no log. It is in the way of commits.
     Foreign,
 }
@@ -46,7 +58,7 @@ pub struct CommitLog {
     pub path: String,
     /// What it holds.
     pub state: CommitState,
-    /// Number of the commit, and its pages of 4096 bytes; 0 unless it is whole, or another pool's.
+    /// Number of the commit, and its pages of 4096 bytes; 0: it has none.
     pub sequence: u64,
     /// See `sequence`.
     pub pages: u64,
@@ -55,6 +67,10 @@ pub struct CommitLog {
 /// A log, and where in it the content of each page is.
 pub(crate) struct Redo {
     pub(crate) found: CommitLog,
+    stamp: u64,
+    /// Commit that the pool was at when it was opened.
+    first: u64,
+    is_whole: bool,
     file: File,
     pages: HashMap<u64, u64>,
 }
@@ -74,6 +90,9 @@ pub(crate) fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Redo>> {
     let metadata = file.metadata().map_err(failed("looking at"))?;
     let mut redo = Redo {
         found: CommitLog { path: name.clone(), state: CommitState::Foreign, sequence: 0, pages: 0 },
+        stamp: 0,
+        first: 0,
+        is_whole: false,
         file,
         pages: HashMap::new(),
     };
@@ -84,7 +103,7 @@ pub(crate) fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<Redo>> {
 }
 
 fn pages_at(count: u64) -> u64 {
-    (HEADER + 4 * count).next_multiple_of(PAGE)
+    COMMIT + (HEADER + 4 * count).next_multiple_of(PAGE)
 }
 
 impl Redo {
@@ -92,37 +111,89 @@ impl Redo {
         let mut header = [0; HEADER as usize];
         let there = len.min(HEADER) as usize;
         self.file.read_exact_at(&mut header[..there], 0)?;
-        self.found.state = match &header[..8] {
-            _ if len == 0 => CommitState::Empty,
-            _ if len < 8 => CommitState::Foreign,
-            start if *start == [0; 8] => CommitState::Empty,
-            start if *start != MAGIC => CommitState::Foreign,
-            _ => CommitState::Torn,
+        let is_owned = u64_of(&header, OWNER_SUM) == u64::from(crc32c::crc32c(&header[..OWNER_SUM]))
+            && (u32_of(&header, 8), u32_of(&header, 12)) == (VERSION, PAGE as u32);
+        self.found.state = match () {
+            () if header == [0; HEADER as usize] => CommitState::Empty,
+            () if header[..8] != MAGIC => CommitState::Foreign,
+            () if !is_owned => CommitState::Damaged,
+            () if header[16..32] != *uuid => CommitState::OtherPool,
+            () => CommitState::Empty,
         };
-        let count = u64_of(&header, 40);
-        if self.found.state != CommitState::Torn
-            || (u32_of(&header, 8), u32_of(&header, 12)) != (VERSION, PAGE as u32)
-            || !(1..=PAGES_MAX).contains(&count)
-            || pages_at(count) + count * PAGE > len
-        {
+        (self.stamp, self.first) = (u64_of(&header, 32), u64_of(&header, 40));
+        if is_owned && len >= COMMIT + HEADER { self.look_at_commit(len) } else { Ok(()) }
+    }
+
+    fn look_at_commit(&mut self, len: u64) -> io::Result<()> {
+        let mut header = [0; HEADER as usize];
+        self.file.read_exact_at(&mut header, COMMIT)?;
+        let count = u64_of(&header, 24);
+        if header[..8] != COMMIT_MAGIC || u64_of(&header, 8) != self.stamp || !(1..=PAGES_MAX).contains(&count) {
+            return Ok(());
+        }
+        (self.found.sequence, self.found.pages) = (u64_of(&header, 16), count);
+        if pages_at(count) + count * PAGE > len {
             return Ok(());
         }
         let mut sum = crc32c::crc32c(&header[..SUM]);
-        for (from, bytes) in [(HEADER, 4 * count), (pages_at(count), count * PAGE)] {
+        for (from, bytes) in [(COMMIT + HEADER, 4 * count), (pages_at(count), count * PAGE)] {
             sum = self.sum(sum, from, bytes)?;
         }
-        if u64_of(&header, SUM) != u64::from(sum) {
+        self.is_whole = u64_of(&header, SUM) == u64::from(sum);
+        if self.is_whole {
+            let mut numbers = vec![0; 4 * count as usize];
+            self.file.read_exact_at(&mut numbers, COMMIT + HEADER)?;
+            let page = |i: u64| (u64::from(u32_of(&numbers, 4 * i as usize)), pages_at(count) + i * PAGE);
+            self.pages = (0..count).map(page).collect();
+        }
+        Ok(())
+    }
+
+    /// Whether a log of another pool, or something that is none, lies here.
+    fn is_strange(&self) -> bool {
+        matches!(self.found.state, CommitState::OtherPool | CommitState::Foreign | CommitState::Damaged)
+    }
+
+    /// Compares the log with the pool's file; `Err`: why they are not of one moment. The rules are those of `Opening.java`.
+    pub(crate) fn fit(&mut self, superblock: &Superblock, commits: (u64, u64)) -> std::result::Result<(), String> {
+        if self.is_strange() {
+            return if superblock.needs_log() { Err(missing(&self.found.path)) } else { complete(commits) };
+        }
+        let (number, has_commit) = (self.found.sequence, self.found.pages > 0);
+        if !superblock.needs_log() {
+            complete(commits)?;
+            let is_next = !self.is_whole && Some(number) == commits.0.checked_add(1);
+            if has_commit && (self.stamp != superblock.stamp || number != commits.0 && !is_next) {
+                return Err(format!("needs no log, and {} has a commit of another moment: the file is a copy", self.found.path));
+            }
             return Ok(());
         }
-        (self.found.sequence, self.found.pages) = (u64_of(&header, 32), count);
-        if header[16..32] != *uuid {
-            self.found.state = CommitState::OtherPool;
-            return Ok(());
+        if self.stamp == 0 {
+            return Err(missing(&self.found.path));
         }
-        self.found.state = CommitState::Whole;
-        let mut numbers = vec![0; 4 * count as usize];
-        self.file.read_exact_at(&mut numbers, HEADER)?;
-        self.pages = (0..count).map(|i| (u64::from(u32_of(&numbers, 4 * i as usize)), pages_at(count) + i * PAGE)).collect();
+        if self.stamp != superblock.stamp {
+            let log = &self.found.path;
+            return Err(format!("was not closed, and {log} is of another opening: one of the two is a copy of another moment"));
+        }
+        let (done, begun) = commits;
+        let near = |it: u64| it == number || Some(number) == it.checked_add(1);
+        let fits = match (self.is_whole, has_commit) {
+            (true, _) => number > self.first && near(done) && near(begun),
+            (false, true) => done == begun && (Some(number) == done.checked_add(1) || number == done && done > self.first),
+            (false, false) => done == begun && done == self.first,
+        };
+        if !fits {
+            return Err(format!(
+                "was not closed, and the file (commits {done} and {begun}) and {} (commit {number}) are not of one moment: one is \
+                 damaged, or was copied while a program had the pool open",
+                self.found.path
+            ));
+        }
+        self.found.state = match (self.is_whole, has_commit) {
+            (true, _) => CommitState::Whole,
+            (false, true) => CommitState::Torn,
+            _ => CommitState::Empty,
+        };
         Ok(())
     }
 
@@ -137,6 +208,21 @@ impl Redo {
         }
         Ok(sum)
     }
+}
+
+/// Why a pool that was not closed cannot be told without its log.
+pub(crate) fn missing(log: &str) -> String {
+    format!("was not closed, and its log {log} is not there, which may have a part of what was committed")
+}
+
+/// A file that needs no log is at one commit.
+pub(crate) fn complete((done, begun): (u64, u64)) -> std::result::Result<(), String> {
+    if done == begun {
+        return Ok(());
+    }
+    Err(format!(
+        "the file is of two moments (commits {done} and {begun}): it is damaged, or was copied while a program had the pool open"
+    ))
 }
 
 /// The pool's file as it will be when the log's commit is applied.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   0       slot 0 | 4096  slot 1      256 bytes each; the valid one with the greater `seq` wins, an update overwrites the other
-//!   8192    words of 8 bytes           each changes by one store
+//!   512     number of the last commit whose pages are all in the file; at the capacity: of the last one that was begun
+//!   8192    words of 8 bytes           each changes by one store; 0 is no value of any but the hint
 //!   65536   the heap, up to the frontier
 //! ```
 //!
@@ -29,7 +30,11 @@ pub const CYCLES: u64 = 1 << 28;
 const RECORD: usize = 256;
 const SUM: usize = 248;
 /// The first byte that means nothing in this version.
-const RESERVED: usize = 76;
+const RESERVED: usize = 88;
+/// Where the file says which commit it has whole; which one was begun it says at its capacity.
+const DONE: u64 = 512;
+/// A head that leads nowhere. Not 0, so that zeros in its place are found out.
+pub(crate) const NONE: u64 = 1;
 
 /// What a pool's programs asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -52,6 +57,17 @@ pub(crate) struct Superblock {
     pub(crate) created_unix_s: u64,
     pub(crate) clean: bool,
     pub(crate) durability: Durability,
+    /// The process that opened it last, as that one knows itself.
+    pub(crate) pid: u32,
+    /// Of the last opening for commits.
+    pub(crate) stamp: u64,
+}
+
+impl Superblock {
+    /// Whether the file may lack a part of a commit, which its log has then.
+    pub(crate) fn needs_log(&self) -> bool {
+        self.durability == Durability::Power && !self.clean
+    }
 }
 
 /// The words.
@@ -64,10 +80,11 @@ pub(crate) struct Words {
     pub(crate) roots: u64,
     pub(crate) undo: u64,
     pub(crate) stale_tables: u64,
+    pub(crate) sections: u64,
 }
 
 /// The words' names and places, in this order.
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 9] = [
     "frontier",
     "mark number of recovery",
     "collector cycle",
@@ -75,6 +92,8 @@ const NAMES: [&str; 7] = [
     "head of roots",
     "head of the undo log",
     "mark of stale tables",
+    "bytes in use, a hint",
+    "limit of section numbers",
 ];
 
 /// Reads the newest whole slot.
@@ -131,6 +150,9 @@ fn fields(view: &View, at: u64, slot: &[u8; RECORD]) -> Result<Superblock> {
         return Err(Error::Newer { pool: pool(), what: format!("a superblock with something at {:#x}", at + odd as u64) });
     }
     match u32_of(slot, 64) {
+        0 if view.len() > HEAP_START && view.fresh_u64(WORDS)? > HEAP_START => {
+            return Err(damaged(64, "it says that the pool is being made, and the heap is in use".into()));
+        }
         0 => return Err(Error::Unfinished { pool: pool() }),
         1 => {}
         other => return Err(damaged(64, format!("state {other}, neither being made (0) nor ready (1)"))),
@@ -153,7 +175,8 @@ fn fields(view: &View, at: u64, slot: &[u8; RECORD]) -> Result<Superblock> {
     };
     let (seq, created_unix_s) = (u64_of(slot, 32), u64_of(slot, 48));
     let uuid = slot[16..32].try_into().expect("sixteen bytes");
-    Ok(Superblock { at, uuid, seq, capacity, created_unix_s, clean, durability })
+    let (pid, stamp) = (u32_of(slot, 76), u64_of(slot, 80));
+    Ok(Superblock { at, uuid, seq, capacity, created_unix_s, clean, durability, pid, stamp })
 }
 
 fn version(slot: &[u8; RECORD]) -> u32 {
@@ -172,7 +195,18 @@ pub(crate) fn words(view: &mut View, superblock: &Superblock) -> Result<Words> {
     for (number, word) in all.iter_mut().enumerate().rev() {
         *word = view.fresh_u64(WORDS + number as u64 * 8)?;
     }
-    let [frontier, mark_number, cycle, classes, roots, undo, stale_tables] = all;
+    for number in 3..6 {
+        match all[number] {
+            0 => {
+                let place = WORDS + number as u64 * 8;
+                let what = format!("{}: zeros, where 1 stands for none", NAMES[number]);
+                return Err(Error::Damaged { pool: view.pool().into(), at: place, what });
+            }
+            NONE => all[number] = 0,
+            _ => {}
+        }
+    }
+    let [frontier, mark_number, cycle, classes, roots, undo, stale_tables, _, sections] = all;
     let damaged = |number: usize, what: String| Error::Damaged { pool: view.pool().into(), at: WORDS + number as u64 * 8, what };
     if frontier < HEAP_START || !frontier.is_multiple_of(4096) || frontier > superblock.capacity {
         let capacity = superblock.capacity;
@@ -187,7 +221,13 @@ pub(crate) fn words(view: &mut View, superblock: &Superblock) -> Result<Words> {
             return Err(damaged(number, format!("{}: {head:#x} is no place in the heap", NAMES[number])));
         }
     }
-    Ok(Words { frontier, mark_number, cycle, classes, roots, undo, stale_tables })
+    Ok(Words { frontier, mark_number, cycle, classes, roots, undo, stale_tables, sections })
+}
+
+/// The commits that the file has whole, and has begun to take; 0 where there is nothing.
+pub(crate) fn commits(view: &View, superblock: &Superblock) -> Result<(u64, u64)> {
+    let number = |at: u64| if at.saturating_add(8) <= view.len() { view.fresh_u64(at) } else { Ok(0) };
+    Ok((number(DONE)?, number(superblock.capacity)?))
 }
 
 /// What is wrong with the slots and words beyond what stops everything.
@@ -195,21 +235,32 @@ pub(crate) fn check(view: &mut View, superblock: &Superblock, words: &Words, pro
     for at in [0, SLOT] {
         let mut slot = [0; RECORD];
         view.read(at, &mut slot)?;
-        // A slot that is not whole is an update that was cut short.
-        if u64_of(&slot, SUM) != u64::from(crc32c::crc32c(&slot[..SUM])) || slot[..8] != MAGIC {
+        if slot[..8] != MAGIC {
+            problems.add(at, || "this superblock slot is gone: something else lies there".into());
             continue;
+        }
+        // A slot that is not whole is an update that was cut short.
+        if u64_of(&slot, SUM) != u64::from(crc32c::crc32c(&slot[..SUM])) {
+            continue;
+        }
+        if u64_of(&slot, 32) % 2 != at / SLOT {
+            problems.add(at + 32, || format!("seq {} belongs into the other superblock slot", u64_of(&slot, 32)));
         }
         if slot[16..32] != superblock.uuid {
             problems.add(at + 16, || "this superblock slot is of another pool than the newest one (uuid)".into());
         }
         if at != superblock.at && u64_of(&slot, 32) == superblock.seq {
             problems.add(at + 32, || format!("both superblock slots have seq {}: nothing says which is newer", superblock.seq));
+        } else if at != superblock.at && u64_of(&slot, 32).checked_add(1) != Some(superblock.seq) {
+            problems.add(at + 32, || {
+                format!("the superblock's slots have seq {} and {}: not one update apart", u64_of(&slot, 32), superblock.seq)
+            });
         }
         if u64_of(&slot, 48) != superblock.created_unix_s {
             problems.add(at + 48, || "the superblock's slots differ in when the pool was made".into());
         }
     }
-    if view.len() > superblock.capacity {
+    if view.len() > superblock.capacity.saturating_add(SLOT) {
         let (len, capacity) = (view.len(), superblock.capacity);
         problems.add(40, || format!("the file has {len} bytes, more than its capacity of {capacity}"));
     }
@@ -218,8 +269,11 @@ pub(crate) fn check(view: &mut View, superblock: &Superblock, words: &Words, pro
             problems.add(WORDS + number as u64 * 8, || format!("{} is {value}, not from 1 to {}", NAMES[number], CYCLES - 1));
         }
     }
-    if words.stale_tables > 1 {
-        problems.add(WORDS + 48, || format!("{} is {}, not 0 or 1", NAMES[6], words.stale_tables));
+    if !(1..=2).contains(&words.stale_tables) {
+        problems.add(WORDS + 48, || format!("{} is {}, not 1 or 2", NAMES[6], words.stale_tables));
+    }
+    if words.sections == 0 || words.sections > i64::MAX as u64 {
+        problems.add(WORDS + 64, || format!("{} is {}", NAMES[8], words.sections));
     }
     if superblock.clean && words.undo != 0 {
         problems.add(WORDS + 40, || "closed cleanly, yet there is an undo log".into());

@@ -250,7 +250,7 @@ mod tests {
         };
         let root = Root { at: 0, value: place(0), name: "root".into(), descriptor: "LNode;".into() };
         let records = Records { classes: HashMap::from([(1, node)]), roots: vec![root] };
-        let words = Words { frontier, mark_number: 1, cycle: 1, classes: 0, roots: 0, undo: 0, stale_tables: 0 };
+        let words = Words { frontier, mark_number: 1, cycle: 1, classes: 0, roots: 0, undo: 0, stale_tables: 1, sections: 1 };
         for listed_max in [1, 2, 7, 1 << 20] {
             let (mut view, mut blocks, mut problems) = (View::of(&bytes, "bytes"), Blocks::new(frontier), Problems::default());
             let mut walk = Walk::new(&mut view, &mut blocks, &mut problems, &words, &records);

@@ -47,6 +47,13 @@ fn slots(made: &mut Made, at: u64, value: u32) {
     made.seal();
 }
 
+fn swap_slots(made: &mut Made) {
+    let newest = made.bytes[4096..4352].to_vec();
+    let older = made.bytes[..256].to_vec();
+    made.put(0, &newest);
+    made.put(4096, &older);
+}
+
 /// Changes a record's payload, and gives it the sum that fits.
 fn record(made: &mut Made, name: &str, at: u64, value: u32) {
     let place = made.at(name);
@@ -80,7 +87,7 @@ fn what_is_no_pool_of_this_version_is_refused() {
         ("older than the first", |m| slots(m, 8, 0), Refused("damaged at 0x1008: superblock: version 0")),
         ("flags", |m| slots(m, 12, 4), Refused("flags 0x4, of which none is known")),
         ("reserved", |m| slots(m, 200, 1), Refused("a superblock with something at 0x10c8")),
-        ("being made", |m| slots(m, 64, 0), Refused("being made, or its making was interrupted")),
+        ("being made", |m| (slots(m, 64, 0), m.set(WORDS, HEAP)).1, Refused("being made, or its making was interrupted")),
         ("both slots torn", |m| (m.set32(40, 1), m.set32(4096 + 40, 1)).0, Refused("damaged at 0x0: no superblock slot")),
         ("state", |m| slots(m, 64, 2), Refused("damaged at 0x1040: superblock: state 2")),
         ("heap's start", |m| slots(m, 56, 8192), Refused("damaged at 0x1038: superblock: the heap begins at 0x2000")),
@@ -93,6 +100,14 @@ fn what_is_no_pool_of_this_version_is_refused() {
         ("frontier below the heap", |m| m.set(WORDS, HEAP - 4096), Refused("damaged at 0x2000: frontier 0xf000")),
         ("frontier in a segment", |m| m.set(WORDS, HEAP + 8), Refused("damaged at 0x2000: frontier 0x10008")),
         ("frontier above the capacity", |m| m.set(WORDS, 2 << 30), Refused("damaged at 0x2000: frontier 0x80000000")),
+        ("no head of classes", |m| m.set(WORDS + 24, 0), Refused("damaged at 0x2018: head of classes: zeros")),
+        ("no head of roots", |m| m.set(WORDS + 32, 0), Refused("damaged at 0x2020: head of roots: zeros")),
+        ("no head of the undo log", |m| m.set(WORDS + 40, 0), Refused("damaged at 0x2028: head of the undo log: zeros")),
+        (
+            "made, and being made",
+            |m| slots(m, 64, 0),
+            Refused("damaged at 0x1040: superblock: it says that the pool is being made"),
+        ),
         ("head of classes", |m| m.set(WORDS + 24, 8), Refused("damaged at 0x2018: head of classes: 0x8 is no place")),
         ("head of roots", |m| m.set(WORDS + 32, HEAP + 8), Refused("damaged at 0x2020: head of roots: 0x10008")),
         ("head of the undo log", |m| m.set(WORDS + 40, 1 << 40), Refused("damaged at 0x2028: head of the undo log: 0x1000")),
@@ -109,7 +124,13 @@ fn slots_and_words_that_contradict_are_found() {
         ("longer than it may be", |m| slots(m, 40, 106_496 - 4096), Refused("frontier 0x1a000 is no end")),
         ("mark number", |m| m.set(WORDS + 8, 0), Problem("file", WORDS + 8, "mark number of recovery is 0")),
         ("cycle", |m| m.set(WORDS + 16, 1 << 28), Problem("file", WORDS + 16, "collector cycle is 268435456")),
-        ("stale tables", |m| m.set(WORDS + 48, 2), Problem("file", WORDS + 48, "mark of stale tables is 2")),
+        ("stale tables", |m| m.set(WORDS + 48, 3), Problem("file", WORDS + 48, "mark of stale tables is 3")),
+        ("no stale tables", |m| m.set(WORDS + 48, 0), Problem("file", WORDS + 48, "mark of stale tables is 0")),
+        ("section numbers", |m| m.set(WORDS + 64, 0), Problem("file", WORDS + 64, "limit of section numbers is 0")),
+        ("slot gone", |m| m.put(0, &[0; 256]), Problem("file", 0, "superblock slot is gone")),
+        ("newest slot gone", |m| m.put(4096, &[0; 256]), Problem("file", 4096, "superblock slot is gone")),
+        ("slots swapped", swap_slots, Problem("file", 32, "belongs into the other")),
+        ("slot of long ago", |m| (m.set(32, 2), m.seal()).1, Problem("file", 32, "not one update apart")),
         ("clean, with a log", |m| m.set(WORDS + 40, HEAP + 4080), Problem("file", WORDS + 40, "closed cleanly, yet")),
         ("log in the map", |m| m.set(WORDS + 40, m.at("map")), Problem("file", WORDS + 40, "lies in a block in use")),
     ];
@@ -131,7 +152,8 @@ fn damaged_records_are_found() {
             |m| m.set32(m.at("root demo.Shop.codes") + 36, 1),
             Problem("root demo.Shop.codes", 16, "of the root record"),
         ),
-        ("not zero", |m| m.set32(m.at(STRING) + 20, 1), Problem(STRING, 20, "something where zeros belong")),
+        ("mark of the last", |m| m.set32(m.at(STRING) + 20, 2), Problem(STRING, 20, "a mark that is neither 0 nor 1")),
+        ("cut off", |m| m.set(m.at(STRING), 0), Problem(STRING, 0, "which is not marked as the last")),
         ("next nowhere", |m| m.set(m.at(STRING), HEAP + 4), Problem(STRING, 0, "leads to 0x10004, which is no place")),
         ("a ring", |m| m.set(m.at(STRING), m.at("class java.lang.Class")), Problem(STRING, 0, "comes back to the record at")),
         ("its own next", |m| m.set(m.at(STRING), m.at(STRING)), Problem(STRING, 0, "comes back to the record at")),
@@ -274,10 +296,41 @@ fn a_torn_slot_is_no_damage() {
 fn an_interrupted_atomically_is_told() {
     let mut made = graphs::crashed();
     assert!(!Pool::of_bytes("x", made.bytes.clone()).describe().unwrap().atomically_interrupted);
-    let log = made.block(200);
+    let log = made.block(4096);
     made.set(WORDS + 40, log);
-    let report = Pool::of_bytes("x", made.bytes).verify(&mut |_, _| {}).unwrap();
-    assert_eq!((report.problems_found, report.description.atomically_interrupted), (0, true));
+    let found = |made: &Made| {
+        let report = Pool::of_bytes("x", made.bytes.clone()).verify(&mut |_, _| {}).unwrap();
+        assert!(report.description.atomically_interrupted);
+        report.problems
+    };
+    assert!(found(&made)[0].what.contains("where no block of it lies"));
+    made.set(log, 1);
+    made.set(log + 8, 77);
+    made.put(log + 16, b"TOWAUNDO");
+    assert_eq!(found(&made), []);
+    let more = made.block(4096);
+    made.set(log, more);
+    made.set(log + 8, 77);
+    (0..127).for_each(|n| entry(&mut made, log + 32 + n * 32, HEAP + n * 8));
+    assert!(found(&made)[0].what.contains("where no block of it lies"));
+    made.set(log, 0);
+    assert!(found(&made)[0].what.contains("leads to 0, where 1 stands for none"));
+    made.set(log, 1);
+    assert_eq!(found(&made), []);
+    entry(&mut made, log + 64, 8);
+    assert!(found(&made)[0].what.contains("is of 8 bytes at 0x8"));
+}
+
+/// An entry of the undo log of section 77: eight zeros lay at `place`.
+fn entry(made: &mut Made, at: u64, place: u64) {
+    let mix = |mut z: u64| {
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    };
+    let words = [place, 0, 8];
+    words.iter().zip([0, 8, 16]).for_each(|(word, offset)| made.set(at + offset, *word));
+    made.set(at + 24, words.iter().fold(mix(77), |sum, word| mix(sum ^ word)));
 }
 
 /// However many there are: the first are told, all are counted.

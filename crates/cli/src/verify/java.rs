@@ -64,10 +64,13 @@ fn in_the_way(log: &CommitLog, durability: Durability) -> Option<String> {
     let place = report::path(Path::new(&log.path));
     match (log.state, durability) {
         (CommitState::OtherPool, _) => Some(format!(
-            "{place}: holds a commit of another pool; bring that pool's file back, or move the log away if what it holds is not wanted"
+            "{place}: is the log of another pool; bring that pool's file back, or move the log away if what it holds is not wanted"
         )),
         (CommitState::Foreign, Durability::Power) => Some(format!(
             "{place}: in the way: the pool's log is to be there, and this is no log; move it, or give the pool another name"
+        )),
+        (CommitState::Damaged, Durability::Power) => Some(format!(
+            "{place}: in the way: the page that says whose log it is is damaged; the pool does not need it: move it away"
         )),
         _ => None,
     }
@@ -83,7 +86,8 @@ fn explain(log: &CommitLog) -> String {
             )
         }
         CommitState::Torn => "a commit that was cut short, and counts for nothing: the pool is as of the one before".into(),
-        CommitState::OtherPool => format!("a whole commit of another pool, of {} pages: opening is refused", log.pages),
+        CommitState::OtherPool => "another pool's: opening is refused".into(),
+        CommitState::Damaged => "damaged, and not needed".into(),
         CommitState::Foreign => "no log, but something else of that name".into(),
     }
 }

@@ -99,22 +99,53 @@ fn what_is_wrong_is_told_apart() {
     assert!(refused(3, &path).contains("it is empty"));
 }
 
-/// A log of one commit: pages, each with its content.
+/// A log of the opening with stamp 77 of a pool that was at commit 8, with commit 9: pages, each with its content.
 fn commit(uuid: &[u8], pages: &[(u32, &[u8])]) -> Vec<u8> {
     let mut log = b"TOWAREDO".to_vec();
     [1u32, 4096].iter().for_each(|it| log.extend(it.to_le_bytes()));
     log.extend(uuid);
-    [9, pages.len() as u64].iter().for_each(|it| log.extend(it.to_le_bytes()));
-    let mut summed = log.clone();
+    [77u64, 8].iter().for_each(|it| log.extend(it.to_le_bytes()));
+    log.extend(u64::from(crc32c::crc32c(&log)).to_le_bytes());
+    log.resize(4096, 0);
+    let mut head = b"TOWAPAGE".to_vec();
+    [77, 9, pages.len() as u64].iter().for_each(|it| head.extend(it.to_le_bytes()));
+    let mut summed = head.clone();
     let numbers: Vec<u8> = pages.iter().flat_map(|(number, _)| number.to_le_bytes()).collect();
     let content: Vec<u8> = pages.iter().flat_map(|(_, content)| content.iter().copied()).collect();
     [&numbers, &content].iter().for_each(|it| summed.extend(*it));
-    log.extend(u64::from(crc32c::crc32c(&summed)).to_le_bytes());
-    log.resize(64, 0);
+    head.extend(u64::from(crc32c::crc32c(&summed)).to_le_bytes());
+    head.resize(64, 0);
+    log.extend(head);
     log.extend(numbers);
     log.resize(log.len().next_multiple_of(4096), 0);
     log.extend(content);
     log
+}
+
+/// Makes the pool one that was open for commits with this stamp, and was not closed; the file is at these commits.
+fn uncommitted(path: &Path, stamp: u64, done: u64, begun: u64) {
+    let mut slot = fs::read(path).unwrap()[4096..4352].to_vec();
+    slot[68..76].copy_from_slice(&[0, 0, 0, 0, 2, 0, 0, 0]);
+    slot[76..80].copy_from_slice(&4242u32.to_le_bytes());
+    slot[80..88].copy_from_slice(&stamp.to_le_bytes());
+    let sum = u64::from(crc32c::crc32c(&slot[..248]));
+    slot[248..].copy_from_slice(&sum.to_le_bytes());
+    let capacity = u64::from_le_bytes(slot[40..48].try_into().unwrap());
+    [(4096, &slot[..]), (512, &done.to_le_bytes()), (capacity, &begun.to_le_bytes())]
+        .iter()
+        .for_each(|(at, it)| edit(path, *at, it));
+}
+
+/// What verify says of pool and log: the log's state, and whether all is well. Nothing is changed.
+fn log_state(path: &Path) -> (Value, bool) {
+    let log = path.with_extension("towa.log");
+    let state = || (fs::metadata(path).unwrap().modified().unwrap(), fs::read(&log).ok());
+    let before = state();
+    let out = towa(&["verify", "--json", s(path)]);
+    let report = json(&text(&out.stdout));
+    assert!([Some(0), Some(3)].contains(&out.status.code()), "{report}");
+    assert_eq!(state(), before);
+    (report["commit_log"]["state"].clone(), out.status.code() == Some(0))
 }
 
 #[test]
@@ -123,51 +154,95 @@ fn the_log_of_commits_is_read_with_its_pool() {
     let path = copy(dir.path(), "graph.towa");
     let log = dir.path().join("orders.towa.log");
     let whole = fs::read(&path).unwrap();
-    let said = |expected: &str, problem: bool| {
-        let before = (state(&path), fs::read(&log).unwrap());
-        let out = towa(&["verify", "--json", s(&path)]);
-        let report = json(&text(&out.stdout));
-        assert_eq!((out.status.code(), &report["sound"]), (Some(if problem { 3 } else { 0 }), &(!problem).into()), "{report}");
-        assert_eq!((&report["commit_log"]["state"], &report["commit_log"]["path"]), (&expected.into(), &s(&log).into()));
-        assert_eq!((state(&path), fs::read(&log).unwrap()), before);
-        text(&towa(&["verify", s(&path)]).stdout)
-    };
-    assert!(json(&passes(&["verify", "--json", s(&path)]))["commit_log"].is_null());
-    fs::write(&log, "").unwrap();
-    said("empty", false);
-    fs::write(&log, [0; 8192]).unwrap();
-    assert!(said("empty", false).contains("nothing in it that is not in the pool"));
-
-    // Half of a commit's pages got into the file: what counts is in the log.
     let page = |number: usize| (number as u32, &whole[number * 4096..][..4096]);
     let ours = commit(&whole[16..32], &[page(2), page(20)]);
+    let said = || text(&towa(&["verify", s(&path)]).stdout);
+
+    // Half of a commit's pages got into the file: what counts is in the log.
+    uncommitted(&path, 77, 8, 9);
     fs::write(&log, &ours).unwrap();
     edit(&path, 2 * 4096, &[0; 4096]);
-    let words = said("whole", false);
+    assert_eq!(log_state(&path), ("whole".into(), true));
+    let words = said();
     assert!(words.contains("number 9, of 2 pages") && words.contains("22 replicas of 10 classes"), "{words}");
     // And what the log brings is checked.
     let mut bad = page(2).1.to_vec();
     bad[8] = 0;
     fs::write(&log, commit(&whole[16..32], &[(2, &bad)])).unwrap();
-    assert!(said("whole", true).contains("mark number of recovery is 0"));
-    fs::write(&path, &whole).unwrap();
+    assert_eq!(log_state(&path), ("whole".into(), false));
+    assert!(said().contains("mark number of recovery is 0"));
 
-    for (at, len) in [(5000, ours.len()), (33, ours.len()), (0, 60), (0, 8191)] {
+    // Cut short: the file is at the commit before.
+    edit(&path, 2 * 4096, page(2).1);
+    uncommitted(&path, 77, 8, 8);
+    for (at, len) in [(9000, ours.len()), (4096 + 33, ours.len()), (0, 4200), (0, 12000)] {
         let mut torn = ours.clone();
         torn[at.max(1) + 7] ^= u8::from(at > 0);
         torn.truncate(len);
         fs::write(&log, torn).unwrap();
-        assert!(said("torn", false).contains("counts for nothing"));
+        assert_eq!(log_state(&path), ("torn".into(), true), "{at} {len}");
     }
-    fs::write(&log, commit(&[7; 16], &[page(2)])).unwrap();
-    assert!(said("other_pool", true).contains("not to be opened beside this log"));
+    assert!(said().contains("counts for nothing"));
+}
+
+/// Of two moments, or the log is gone: refused, as the Java door refuses it.
+#[test]
+fn a_log_that_does_not_go_with_the_pool_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = copy(dir.path(), "graph.towa");
+    let log = dir.path().join("orders.towa.log");
+    let whole = fs::read(&path).unwrap();
+    let ours = commit(&whole[16..32], &[(2, &whole[2 * 4096..][..4096])]);
+    let refused = |why: &str| {
+        let said = fails(3, &["verify", s(&path)]);
+        assert!(said.contains(why) && said.contains("nothing was changed"), "{said}");
+    };
+    uncommitted(&path, 77, 9, 9);
+    refused("its log");
+    fs::write(&log, "").unwrap();
+    refused("its log");
+    fs::write(&log, &ours).unwrap();
+    assert_eq!(log_state(&path), ("whole".into(), true));
+    for (done, begun) in [(7, 9), (9, 10), (7, 7), (10, 10), (0, 0), (9, 0)] {
+        uncommitted(&path, 77, done, begun);
+        refused("are not of one moment");
+    }
+    // The log's commit is not whole, and the file has a part of it.
+    uncommitted(&path, 77, 8, 9);
+    let mut torn = ours.clone();
+    *torn.last_mut().unwrap() ^= 1;
+    fs::write(&log, torn).unwrap();
+    refused("are not of one moment");
+    let mut gone = ours.clone();
+    gone[4096..4160].fill(0);
+    uncommitted(&path, 77, 9, 9);
+    fs::write(&log, gone).unwrap();
+    refused("are not of one moment");
+    fs::write(&log, &ours).unwrap();
+    uncommitted(&path, 78, 9, 9);
+    refused("is of another opening");
+    // A copy that was made when it was closed, beside a log of later.
+    fs::write(&path, &whole).unwrap();
+    refused("has a commit of another moment");
+    fs::remove_file(&log).unwrap();
+    edit(&path, 512, &[1]);
+    refused("of two moments");
+    fs::write(&path, &whole).unwrap();
+
+    fs::write(&log, commit(&[7; 16], &[(2, &whole[..4096])])).unwrap();
+    assert_eq!(log_state(&path), ("other_pool".into(), false));
     assert!(fails(3, &["verify", s(&path)]).contains("bring that pool's file back"));
     // In the way only of a pool that commits.
     fs::write(&log, "somebody's notes").unwrap();
-    said("foreign", false);
+    assert_eq!(log_state(&path), ("foreign".into(), true));
     fs::copy(vector("empty.towa"), &path).unwrap();
-    said("foreign", true);
+    assert_eq!(log_state(&path), ("foreign".into(), false));
     assert!(fails(3, &["verify", s(&path)]).contains("orders.towa.log: in the way"));
+    for nothing in [&[][..], &[0; 8192]] {
+        fs::write(&log, nothing).unwrap();
+        assert_eq!(log_state(&path), ("empty".into(), true));
+    }
+    assert!(text(&towa(&["verify", s(&path)]).stdout).contains("nothing in it that is not in the pool"));
 }
 
 #[test]
@@ -214,26 +289,31 @@ fn problems_are_listed() {
     passes(&["info", s(&path)]);
 }
 
-/// The Java door locks all of its file as `FileChannel.lock()` does.
+/// The Java door locks the open file, of which the kernel does not say who has it: the superblock does.
 #[test]
 fn a_file_in_use_is_described_and_not_verified() {
     let dir = tempfile::tempdir().unwrap();
     let path = copy(dir.path(), "graph.towa");
     let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    uncommitted(&path, 0, 0, 0);
     // SAFETY: a structure of numbers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
     // SAFETY: the descriptor is open, the structure ours.
-    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) }, 0);
-    let holder = format!("in use by process {}", std::process::id());
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    let holder = "in use by process 4242".to_string();
     let said = fails(4, &["verify", s(&path)]);
     assert!(said.contains(&holder), "{said}");
     let report = json(&text(&towa(&["verify", "--json", s(&path)]).stdout));
     assert!(report["sound"].is_null() && report["exit_status"] == 4);
     let info = json(&passes(&["info", "--json", s(&path)]));
-    assert_eq!((&info["pool"]["in_use"], &info["pool"]["owner_pid"]), (&true.into(), &std::process::id().into()));
+    assert_eq!((&info["pool"]["in_use"], &info["pool"]["owner_pid"]), (&true.into(), &4242.into()));
     assert_eq!(info["pool"]["classes"], 10);
     assert!(passes(&["info", s(&path)]).contains(&holder));
+    // Another open file of this process is closed: that takes no lock away.
+    drop(fs::File::open(&path).unwrap());
+    fails(4, &["verify", s(&path)]);
     drop(file);
+    fs::copy(vector("graph.towa"), &path).unwrap();
     passes(&["verify", s(&path)]);
 }

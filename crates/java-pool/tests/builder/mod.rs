@@ -93,7 +93,7 @@ impl Made {
             made.set32(slot + 68, (seq % 2) as u32);
             made.set32(slot + 72, durability);
         }
-        for (word, value) in [(0, HEAP), (1, 1), (2, 1)] {
+        for (word, value) in [(0, HEAP), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (8, 1)] {
             made.set(WORDS + word * 8, value);
         }
         made.seal();
@@ -171,7 +171,9 @@ impl Made {
     fn record(&mut self, kind: u32, payload: &[u8]) -> u64 {
         let head = WORDS + if kind == 1 { 24 } else { 32 };
         let at = self.block(24 + payload.len() as u64);
-        self.set(at, self.get(head));
+        let next = self.get(head);
+        self.set(at, if next == 1 { 0 } else { next });
+        self.set32(at + 20, u32::from(next == 1));
         self.set32(at + 8, kind);
         self.set32(at + 12, 24 + payload.len() as u32);
         self.put(at + 24, payload);

@@ -28,6 +28,7 @@ import org.junit.jupiter.api.io.TempDir;
 class BadFilesIT {
     @DurableRoot
     private static Map<String, Object> root;
+    private static Object pass = "as the program set it";
 
     @TempDir
     Path folder;
@@ -208,6 +209,24 @@ class BadFilesIT {
             }
         }
         System.out.println("flips: " + refused + " of 25 refused");
+    }
+
+    /** A pool that names a static field which this program did not mark: it is not set. */
+    @Test
+    void aFieldThatIsNoRoot() throws Exception {
+        Path file = pool();
+        byte[] all = at(file, 0, 1 << 20);
+        ByteBuffer b = ByteBuffer.wrap(all).order(ByteOrder.LITTLE_ENDIAN);
+        int record = (int) b.getLong(8224);
+        int bytes = b.getInt(record + 12);
+        String text = new String(all, record, bytes, java.nio.charset.StandardCharsets.ISO_8859_1);
+        int field = record + text.indexOf("\4\0\0\0root") + 4;
+        patch(file, field, "pass".getBytes(java.nio.charset.StandardCharsets.US_ASCII));
+        CRC32C crc = new CRC32C();
+        crc.update(at(file, record + 32, bytes - 32));
+        patch(file, record + 16, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(0, (int) crc.getValue()).array());
+        Towa.open(file);
+        assertEquals("as the program set it", pass);
     }
 
     @Test

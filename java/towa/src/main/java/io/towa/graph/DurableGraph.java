@@ -138,7 +138,7 @@ public final class DurableGraph {
                 Loads.end();
                 Replicas.reset(0);
                 Roots.reset(new ArrayList<>());
-                file.close();
+                file.abandon();
             } finally {
                 Gate.open();
                 Loads.resume();
@@ -215,6 +215,8 @@ public final class DurableGraph {
             c.sync();
         } else if (Nvm.medium() == Nvm.SHARED) {
             pool.force();
+        } else {
+            pool.requireNames();
         }
     }
 

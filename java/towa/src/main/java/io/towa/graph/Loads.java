@@ -123,7 +123,7 @@ public final class Loads {
     /** Before the last commit, the gate shut, no load under way: if everything has come by, no table is stale. */
     static void noteStale() {
         if (rehash() && allLoaded()) {
-            Nvm.putLongDurably(Layout.REHASH, 0);
+            Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
         }
     }
 
@@ -155,7 +155,7 @@ public final class Loads {
     }
 
     static boolean rehash() {
-        return Nvm.getLong(Layout.REHASH) != 0;
+        return Nvm.getLong(Layout.REHASH) == Layout.STALE;
     }
 
     static long loads() {
@@ -267,7 +267,7 @@ public final class Loads {
         }
         int gate = Gate.enter();
         try {
-            Nvm.putLongDurably(Layout.REHASH, 1);
+            Nvm.putLongDurably(Layout.REHASH, Layout.STALE);
         } finally {
             Gate.exit(gate);
         }

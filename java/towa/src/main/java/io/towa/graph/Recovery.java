@@ -4,6 +4,7 @@ import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
 import io.towa.agent.Groups;
+import io.towa.agent.RootFields;
 import io.towa.events.Events;
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
@@ -61,7 +62,6 @@ final class Recovery {
         Renames names = new Renames(options.renamed(), options.loader());
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
-        checkMarkNumber(pool.name());
         RecoveryWalk walk = new RecoveryWalk(new RecoveryWalk.From(pool.name(), allocator, mappings, names), Loads.possible(mappings), false);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
@@ -92,7 +92,7 @@ final class Recovery {
         if (whole) {
             forgetOldClasses(mappings, classes);
             if (Loads.rehash()) {
-                Nvm.putLongDurably(Layout.REHASH, 0);
+                Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
             }
         }
         Loads.open();
@@ -163,8 +163,8 @@ final class Recovery {
     // ---- roots
 
     /**
-     * A root record, and the field of this program that gets its value. No field: the class does not have it any more, or it is final, or another record is
-     * this field's; then the pool keeps the value.
+     * A root record, and the field of this program that gets its value. No field: the class does not have it any more, or it is final or no durable root, or
+     * another record is this field's; then the pool keeps the value.
      */
     static final class Bound {
         final Records.RootRecord record;
@@ -184,15 +184,21 @@ final class Recovery {
         }
     }
 
-    /** Loads and initialises the classes of the roots; their initialisers may set the fields, which is overwritten at the end. */
+    /**
+     * Loads the classes of the roots, and initialises those whose field is a durable root in this program, and no others: what a pool names is no reason to run code.
+     * The initialisers may set the fields, which is overwritten at the end.
+     */
     private static List<Bound> bind(String pool, List<Records.RootRecord> records, Renames names) {
         List<Bound> all = new ArrayList<>();
         for (int i = 0; i < records.size(); i++) {
             Bound b = new Bound(records.get(i));
             all.add(b);
             try {
-                b.owner = Class.forName(names.name(b.record.className()), true, names.loader());
+                b.owner = Class.forName(names.name(b.record.className()), false, names.loader());
                 b.field = field(pool, b);
+                if (b.field != null) {
+                    U.ensureClassInitialized(b.owner);
+                }
             } catch (ClassNotFoundException | LinkageError e) {
                 if (!b.isNull()) {
                     throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + b.record.className() + " with durable root " + b.record.field()
@@ -216,7 +222,7 @@ final class Recovery {
         } catch (NoSuchFieldException e) {
             return null;
         }
-        if (Modifier.isFinal(f.getModifiers())) {
+        if (Modifier.isFinal(f.getModifiers()) || DurableGraph.woven() && !RootFields.holds(f)) {
             return null;
         }
         if (!Modifier.isStatic(f.getModifiers()) || f.getType().isPrimitive()) {
@@ -321,13 +327,6 @@ final class Recovery {
             }
         }
         return all;
-    }
-
-    private static void checkMarkNumber(String pool) {
-        long number = Nvm.getLong(Layout.MARK_NUMBER);
-        if (number < 1 || number > Layout.MAX_MARK_NUMBER) {
-            throw new PoolException(Reason.DAMAGED, pool + ": mark number " + number + " is none; restore the file from a copy");
-        }
     }
 
     private static void adoptRecords(String pool, Allocator allocator, List<Records.ClassRecord> classes) {

@@ -7,7 +7,8 @@ import java.lang.invoke.MethodHandle;
 import jdk.internal.access.SharedSecrets;
 
 /**
- * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code lseek} to a file's holes, and {@code mmap} without a reservation of memory.
+ * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code lseek} to a file's holes, {@code mmap} without a reservation of
+ * memory, and locks that belong to the open file.
  *
  * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
  * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
@@ -26,6 +27,8 @@ public final class SystemCalls {
     private static final long MUNMAP;
     private static final long FALLOCATE;
     private static final long LSEEK;
+    private static final long FCNTL;
+    private static final long GETPID;
     private static final boolean FENCES;
 
     static {
@@ -43,6 +46,8 @@ public final class SystemCalls {
         MMAP = x86 ? 9 : 222;
         MUNMAP = x86 ? 11 : 215;
         LSEEK = x86 ? 8 : 62;
+        FCNTL = x86 ? 72 : 25;
+        GETPID = x86 ? 39 : 172;
         FENCES = call(SHORT, MEMBARRIER, REGISTER, 0, 0, 0) == 0;
     }
 
@@ -105,5 +110,40 @@ public final class SystemCalls {
     /** As {@link #hole}, where there is data. */
     public static long data(int descriptor, long from) {
         return call(LONG, LSEEK, descriptor, from, 3, 0);
+    }
+
+    /** This process, as it knows itself. */
+    public static int process() {
+        return (int) call(LONG, GETPID, 0, 0, 0, 0);
+    }
+
+    /**
+     * Locks all of a file against every other open file, of this process too (F_OFD_SETLK). The lock ends when the last descriptor of this open file is closed: closing
+     * another one of the same file leaves it, which ends a lock of {@code FileChannel}.
+     *
+     * @return false: another has a lock, or there are none here ({@link #isLocked})
+     */
+    public static boolean lock(int descriptor) {
+        return lock(37, descriptor) != null;
+    }
+
+    /** Whether another open file has a lock of any part of the file. */
+    public static boolean isLocked(int descriptor) {
+        Short type = lock(36, descriptor);
+        return type != null && type != 2;
+    }
+
+    /** @return the type of lock that the kernel answers with (2: none); null: it refuses */
+    private static Short lock(long command, int descriptor) {
+        jdk.internal.misc.Unsafe u = jdk.internal.misc.Unsafe.getUnsafe();
+        // struct flock: type u16 (1: for writing), whence u16, start, length (0: to the end) and process
+        long lock = u.allocateMemory(32);
+        try {
+            u.setMemory(lock, 32, (byte) 0);
+            u.putShort(lock, (short) 1);
+            return call(LONG, FCNTL, descriptor, command, lock, 0) == 0 ? (Short) u.getShort(lock) : null;
+        } finally {
+            u.freeMemory(lock);
+        }
     }
 }

@@ -18,7 +18,7 @@ import jdk.internal.access.SharedSecrets;
  * Commits of a private image: every interval the pages that were stored to go to the log, then to the pool's file ({@link RedoLog}).
  *
  * <pre>
- *   gate shut: dirty pages taken and copied | gate open: log, sync | pages to the file, sync | log invalid
+ *   gate shut: dirty pages taken and copied | gate open: log, sync | pages to the file, sync
  * </pre>
  *
  * <p>What must always hold: a commit has all stores of an operation, or none; a page that is not in the file as of its last store is dirty, or in a
@@ -41,6 +41,7 @@ public final class Committer extends Thread {
     private final Disk data;
     private final RedoLog redo;
     private final long intervalNanos;
+    private final long capacity;
     private final List<ByteBuffer> chunks = new ArrayList<>();
     /** The log is whole, and its pages are not known to be in the file. */
     private boolean unapplied;
@@ -56,14 +57,15 @@ public final class Committer extends Thread {
     private volatile long longestPause;
     private volatile long pagesWritten;
 
-    Committer(PoolFile pool, DirtyPages dirty, Disk data, Disk log, long intervalNanos) {
+    Committer(PoolFile pool, DirtyPages dirty, Disk data, RedoLog redo, long intervalNanos) {
         super("towa-committer");
         setDaemon(true);
         this.pool = pool;
         this.dirty = dirty;
         this.data = data;
         this.intervalNanos = intervalNanos;
-        redo = new RedoLog(log, pool.superblock().uuidHigh, pool.superblock().uuidLow);
+        this.redo = redo;
+        capacity = pool.superblock().capacity;
     }
 
     /** Begins to commit; null if the pool is not mapped privately. */
@@ -113,7 +115,7 @@ public final class Committer extends Thread {
 
     /** Goes on after {@link #end}. */
     public Committer again() {
-        Committer c = new Committer(pool, dirty, data, pool.log(), intervalNanos);
+        Committer c = new Committer(pool, dirty, data, redo, intervalNanos);
         c.unapplied = unapplied;
         c.start();
         return c;
@@ -138,7 +140,7 @@ public final class Committer extends Thread {
         }
     }
 
-    /** The last commit; the thread has ended, and the caller has the gate shut. The log counts no longer afterwards, durably. */
+    /** The last commit; the thread has ended, and the caller has the gate shut. All of the pool is in its file afterwards. */
     public void last() {
         begin();
         PoolException failed = commit(true);
@@ -146,12 +148,6 @@ public final class Committer extends Thread {
         ended(Long.MAX_VALUE, failed);
         if (failed != null) {
             throw failed;
-        }
-        try {
-            redo.invalidate(0);
-            redo.force();
-        } catch (IOException e) {
-            throw failed(e);
         }
     }
 
@@ -224,8 +220,7 @@ public final class Committer extends Thread {
         boolean logged = false;
         try {
             if (unapplied) {
-                redo.apply(data);
-                redo.invalidate(KEEP_LOG);
+                redo.apply(data, capacity);
                 unapplied = false;
             }
             makeChunks(dirty.count());
@@ -245,6 +240,7 @@ public final class Committer extends Thread {
                 longestPause = Math.max(longestPause, lastPause);
             }
             if (pages.length == 0) {
+                pool.requireNames();
                 return null;
             }
             if (inMemory) {
@@ -257,10 +253,11 @@ public final class Committer extends Thread {
                 write(pages);
                 data.force();
             } else {
-                redo.apply(data);
+                redo.apply(data, capacity);
             }
-            redo.invalidate(KEEP_LOG);
             unapplied = false;
+            pool.requireNames();
+            redo.trim(KEEP_LOG);
             pagesWritten += pages.length;
             if (Events.ended(event)) {
                 Events.commit(event, pages.length, (long) pages.length * DirtyPages.PAGE, lastPause);
@@ -275,7 +272,7 @@ public final class Committer extends Thread {
             if (pages != null && !logged) {
                 dirtyAgain(pages);
             }
-            return new PoolException(Reason.IO, pool.name() + ": " + e, e);
+            return e instanceof PoolException ? (PoolException) e : new PoolException(Reason.IO, pool.name() + ": " + e, e);
         } finally {
             while (chunks.size() > KEEP_CHUNKS) {
                 chunks.remove(chunks.size() - 1);
@@ -310,7 +307,7 @@ public final class Committer extends Thread {
      * @return false if there were too many: then all are in the log
      */
     private boolean copy(int[] pages) throws IOException {
-        redo.begin(begun, pages);
+        redo.begin(pages);
         boolean all = pages.length <= MOST_CHUNKS * (CHUNK / DirtyPages.PAGE);
         int chunk = 0;
         for (int i = 0; i < pages.length;) {
@@ -342,6 +339,7 @@ public final class Committer extends Thread {
     /** Writes the chunks to the pool's file, neighbours in one go. */
     private void write(int[] pages) throws IOException {
         int inChunk = CHUNK / DirtyPages.PAGE;
+        RedoLog.beginPages(data, capacity, redo.number());
         for (int i = 0; i < pages.length;) {
             int n = 1;
             while (i + n < pages.length && (i + n) % inChunk != 0 && pages[i + n] == pages[i] + n) {
@@ -351,6 +349,7 @@ public final class Committer extends Thread {
             data.write(chunks.get(i / inChunk).duplicate().position(from).limit(from + n * DirtyPages.PAGE), (long) pages[i] * DirtyPages.PAGE);
             i += n;
         }
+        RedoLog.endPages(data, redo.number());
     }
 
     /** How long the last commit kept the gate shut, and the longest. */

@@ -17,6 +17,23 @@ interface Disk {
 
     long size() throws IOException;
 
+    /**
+     * Writes these bytes again as they are read. A page that the kernel holds clean is not synced by {@link #force}, and after a sync that failed the pages are
+     * clean though the device never got them: written again, they are.
+     */
+    default void rewrite(long from, long to) throws IOException {
+        ByteBuffer b = ByteBuffer.allocateDirect((int) Math.min(1 << 20, Math.max(1, to - from)));
+        for (long at = from; at < to; at += b.limit()) {
+            b.clear().limit((int) Math.min(b.capacity(), to - at));
+            read(b, at);
+            b.flip();
+            if (!b.hasRemaining()) {
+                return;
+            }
+            write(b.duplicate(), at);
+        }
+    }
+
     /** A file. */
     final class Channel implements Disk {
         private final FileChannel channel;

@@ -4,9 +4,10 @@ package io.towa.pool;
  * Where everything lies in a pool file, version 1 (docs/format.md, "java"). Little endian; references are byte offsets in the file, 0 is null.
  *
  * <pre>
- *   0        superblock, slot 0        4096   superblock, slot 1
- *   8192     words, each updated by one aligned store
+ *   0        superblock, slot 0        4096   superblock, slot 1        512   number of the last commit whose pages are here
+ *   8192     words, each updated by one aligned store; none of them is ever 0 but the hint
  *   65536    segments of 4096 bytes up to the frontier: records and replicas
+ *   capacity number of the last commit whose pages were begun to be written here
  * </pre>
  */
 public final class Layout {
@@ -14,6 +15,11 @@ public final class Layout {
     public static final int VERSION = 1;
     public static final int SLOT = 4096;
     public static final int SUPERBLOCK = 256;
+
+    /** See {@link RedoLog}: 0 in a pool that was never opened for commits. */
+    public static final long DONE = 512;
+    /** A word that leads nowhere: not 0, so that zeros in its place are found out. */
+    public static final long NONE = 1;
 
     /** End of the used segments; only grows. */
     public static final long FRONTIER = 8192;
@@ -24,8 +30,11 @@ public final class Layout {
     public static final long CLASSES = 8216;
     public static final long ROOTS = 8224;
     public static final long UNDO = 8232;
-    /** 1: tables that lie behind an OnDemand may be made for identity hashes that constants do not have any more; 0: none are. */
+    /** {@link #STALE}: tables that lie behind an OnDemand may be made for identity hashes that constants do not have any more; {@link #NONE}: none are. */
     public static final long REHASH = 8240;
+    public static final long STALE = 2;
+    /** Sections have numbers below this one; only grows. */
+    public static final long SECTIONS = 8256;
 
     /** Bytes in use after the collector's last cycle; a hint, never written back for its own sake; 0: there was none. */
     public static final long KEPT = 8248;
@@ -45,10 +54,11 @@ public final class Layout {
     public static final long MAX_MARK_NUMBER = (1L << 28) - 1;
     public static final int MAX_CYCLE = (1 << 28) - 1;
 
-    /** Record: next, kind, bytes, checksum, 0; payload. */
+    /** Record: next, kind, bytes, checksum, whether it may be the last of its chain; payload. */
     public static final int RECORD_KIND = 8;
     public static final int RECORD_BYTES = 12;
     public static final int RECORD_SUM = 16;
+    public static final int RECORD_LAST = 20;
     public static final int RECORD_PAYLOAD = 24;
     public static final int KIND_CLASS = 1;
     public static final int KIND_ROOT = 2;

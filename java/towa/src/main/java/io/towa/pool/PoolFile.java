@@ -13,8 +13,6 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
-import java.nio.channels.FileLock;
-import java.nio.channels.OverlappingFileLockException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -26,126 +24,185 @@ import jdk.internal.access.SharedSecrets;
  * The pool's file: made or opened, locked against a second owner, mapped whole.
  *
  * <p>Creation: superblock "being made", words, sync, superblock "ready". A crash before the last leaves a file that holds nothing, and the
- * next opening makes it anew. What must always hold: no byte below the frontier lacks its block on the disk, so that no store can fail.
+ * next opening makes it anew. Opening: {@link Opening}.
+ *
+ * <p>What must always hold: no byte below the frontier lacks its block on the disk, so that no store can fail. One process, and one opening in it, has
+ * the lock; the file's name and the log's lead to the files that are open ({@link #requireNames}).
  */
 public final class PoolFile implements AutoCloseable {
     private static final int ALLOCATE_STEP = 16 << 20;
 
     private final String name;
+    /** Where the file is, links followed. */
+    private final Path path;
     private final RandomAccessFile file;
     private final FileChannel channel;
-    private final FileLock lock;
+    private final Object fileKey;
+    private Object logKey;
     private final Superblock superblock;
     private final Arena arena;
     private final boolean fresh;
+    private final boolean wasClean;
     private final DirtyPages dirty;
     /** NAME.log, if the pool is committed to; else null. */
     private FileChannel log;
+    private RedoLog redo;
     /** Address of a mapping that is not the arena's; -1: there is none. */
     private long privately = -1;
     private long allocatedTo;
+    /** A sync failed: what the file shows may not be on the device, and later syncs would not say so. */
+    private volatile boolean unsynced;
 
     /**
-     * Opens or makes the pool at {@code path}, and attaches {@link Nvm} to it.
+     * Opens or makes the pool at {@code given}, and attaches {@link Nvm} to it.
      *
-     * @param capacity the most bytes that the file may get; 0: what it has, or 4 times the JVM's largest heap
+     * @param capacity the most bytes that the heap may get; 0: what it has, or 4 times the JVM's largest heap
      */
-    public PoolFile(Path path, long capacity, Durability durability) {
-        name = path.toString();
+    public PoolFile(Path given, long capacity, Durability durability) {
+        name = given.toString();
         RandomAccessFile opened = null;
+        FileChannel beside = null;
         try {
-            boolean exists = Files.exists(path);
+            boolean exists = Files.exists(given);
             if (!exists) {
-                Files.newByteChannel(path, java.util.Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE),
-                    PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))).close();
-            } else if (!Files.isRegularFile(path)) {
+                Files.newByteChannel(given, java.util.Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE), OWNER_ONLY).close();
+            } else if (!Files.isRegularFile(given)) {
                 throw new PoolException(Reason.FOREIGN, name + ": not a file; a pool of the Java door is one file");
             }
+            path = given.toRealPath();
             opened = new RandomAccessFile(path.toFile(), "rw");
             file = opened;
             channel = uninterruptible(file.getChannel());
-            lock = lock(channel, name);
-            boolean empty = channel.size() == 0;
-            Superblock found = empty ? null : Superblock.read(channel, name);
-            fresh = found == null || !found.ready;
-            log = redo(path, fresh ? null : found, durability);
-            superblock = fresh ? make(capacity, durability) : found;
-            if (!fresh) {
-                adjust(capacity, durability);
+            lock();
+            fileKey = keyOfOpen();
+            Disk data = new Disk.Channel(channel);
+            beside = openLog(StandardOpenOption.READ, StandardOpenOption.WRITE);
+            Disk found = beside == null ? null : new Disk.Channel(beside);
+            superblock = channel.size() == 0 ? new Superblock() : Superblock.read(data, name);
+            fresh = !superblock.ready;
+            wasClean = superblock.clean;
+            if (fresh) {
+                refuseUsed();
+                Opening.checkNew(name, found);
+                make(data, capacity, durability);
+                forceNames();
             }
-            if (log != null) {
-                forceNames(path);
+            Opening opening = new Opening(name, data, found, superblock, durability);
+            long wanted = Math.max(superblock.capacity, roundUp(capacity));
+            opening.settle(durability, wanted);
+            int pid = SystemCalls.process();
+            if (durability == Durability.POWER) {
+                redo = opening.enterForCommits(this::makeLog, wanted, randomStamp(), pid);
+            } else if (opening.enter(durability, wanted, pid)) {
+                Files.deleteIfExists(Path.of(logOf(path.toString())));
             }
+            close(beside);
+            beside = null;
+            requireNames();
             arena = Arena.ofShared();
             dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
             map(durability);
             long frontier = Nvm.getLong(Layout.FRONTIER);
-            if (frontier < Layout.HEAP || frontier > superblock.capacity || frontier % Layout.SEGMENT != 0) {
-                throw new PoolException(Reason.DAMAGED, name + ": frontier " + frontier + " is outside the file; restore it from a copy");
-            }
             fillHoles(frontier);
             allocatedTo = frontier;
         } catch (IOException e) {
+            close(beside);
             close(log);
             close(opened);
             throw new PoolException(Reason.IO, name + ": " + e.getMessage() + " (" + e.getClass().getSimpleName() + ")", e);
         } catch (RuntimeException | Error e) {
             Nvm.detach();
             unmap();
+            close(beside);
             close(log);
             close(opened);
             throw e;
         }
     }
 
-    /**
-     * Before the pool is looked at: what a crash left of a commit is brought to it. Afterwards the log is invalid, durably.
-     *
-     * @param pool null: a new one
-     * @return the log, open, if the pool is going to be committed to; else null
-     */
-    private FileChannel redo(Path path, Superblock pool, Durability durability) throws IOException {
-        Path beside = logOf(path);
-        boolean power = durability == Durability.POWER;
-        if (!power && !Files.exists(beside)) {
+    private static final java.nio.file.attribute.FileAttribute<?> OWNER_ONLY =
+        PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
+
+    static String logOf(String pool) {
+        return pool + ".log";
+    }
+
+    /** The log beside the file, for the options given; null if there is none, and they do not ask for it to be made. */
+    private FileChannel openLog(StandardOpenOption... how) throws IOException {
+        try {
+            return uninterruptible(FileChannel.open(Path.of(logOf(path.toString())), java.util.Set.of(how), OWNER_ONLY));
+        } catch (java.nio.file.NoSuchFileException e) {
             return null;
         }
-        FileChannel c = uninterruptible(power
-            ? FileChannel.open(beside, java.util.Set.of(StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE),
-                PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------")))
-            : FileChannel.open(beside, StandardOpenOption.READ, StandardOpenOption.WRITE));
-        boolean keep = false;
-        try {
-            RedoLog redo = new RedoLog(new Disk.Channel(c), pool == null ? 0 : pool.uuidHigh, pool == null ? 0 : pool.uuidLow);
-            switch (redo.state().ordinal()) {
-                case 1: // FOREIGN
-                    if (power) {
-                        throw new PoolException(Reason.FOREIGN, beside + ": in the way: the log of " + name
-                            + " is to be there, and this is no log; move it, or give the pool another name");
-                    }
-                    return null;
-                case 2: // OTHERS
-                    throw new PoolException(Reason.FOREIGN, beside + ": holds a commit of another pool than " + name
-                        + "; bring that pool's file back, or move the log away if what it holds is not wanted");
-                case 3: // OURS
-                    redo.apply(new Disk.Channel(channel));
-                    break;
-                default:
-                    if (!power && !redo.named()) {
-                        // Applied, perhaps not durably invalid yet; or no log at all: its content is left alone.
-                        redo.force();
-                        return null;
-                    }
-            }
-            redo.invalidate(0);
-            redo.force();
-            keep = power;
-            return power ? c : null;
-        } finally {
-            if (!keep) {
-                c.close();
-            }
+    }
+
+    private Disk makeLog() throws IOException {
+        log = openLog(StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE);
+        logKey = key(Path.of(logOf(path.toString())));
+        forceNames();
+        return new Disk.Channel(log);
+    }
+
+    /** A file that says it is being made has nothing in its heap yet. */
+    private void refuseUsed() throws IOException {
+        if (channel.size() > Layout.HEAP && RedoLog.numberAt(new Disk.Channel(channel), Layout.FRONTIER) > Layout.HEAP) {
+            throw new PoolException(Reason.DAMAGED, name + ": its superblock says that it is being made, and its heap is in use; restore the file from a copy");
         }
+    }
+
+    /** Takes the lock of the file: of the open file, not of the process, so that no other close of it in this process gives it up. */
+    private void lock() throws IOException {
+        if (SystemCalls.lock(descriptor())) {
+            return;
+        }
+        if (!SystemCalls.isLocked(descriptor())) {
+            throw new PoolException(Reason.IO, name + ": the file system cannot lock it, so nothing would keep a second process out; use another file system");
+        }
+        throw new PoolException(Reason.BUSY, name + ": " + owner() + " has it open; end that one, or use another file");
+    }
+
+    private String owner() throws IOException {
+        int pid = 0;
+        try {
+            pid = channel.size() == 0 ? 0 : Superblock.read(channel, name).pid;
+        } catch (PoolException e) {
+            // The file is being made, or is none.
+        }
+        return pid == SystemCalls.process() ? "this process" : pid > 0 ? "another process (" + pid + ", as it knows itself)" : "another process";
+    }
+
+    /**
+     * Refuses to go on if the names of file and log do not lead to what is open: what is stored would be lost with the last descriptor, and another process could
+     * make a pool of the same name.
+     */
+    public void requireNames() {
+        requireName(path, fileKey);
+        if (log != null) {
+            requireName(Path.of(logOf(path.toString())), logKey);
+        }
+    }
+
+    private void requireName(Path of, Object key) {
+        Object now;
+        try {
+            now = key(of);
+        } catch (IOException e) {
+            now = null;
+        }
+        if (!key.equals(now)) {
+            throw new PoolException(Reason.IO, of + (now == null ? " was moved or removed" : " was replaced by another file") + " while " + name
+                + " is open: what is stored goes to the file that had this name; put that file back, or end the program and restore a copy");
+        }
+    }
+
+    /** Device and number of a file. */
+    private static Object key(Path of) throws IOException {
+        return Files.readAttributes(of, java.nio.file.attribute.BasicFileAttributes.class).fileKey();
+    }
+
+    private Object keyOfOpen() throws IOException {
+        Path open = Path.of("/proc/self/fd/" + descriptor());
+        return key(Files.exists(open) ? open : path);
     }
 
     private void unmap() {
@@ -155,13 +212,9 @@ public final class PoolFile implements AutoCloseable {
         }
     }
 
-    static Path logOf(Path pool) {
-        return Path.of(pool + ".log");
-    }
-
     /** Makes the names of new files durable. */
-    private static void forceNames(Path path) throws IOException {
-        try (FileChannel directory = uninterruptible(FileChannel.open(path.toAbsolutePath().getParent(), StandardOpenOption.READ))) {
+    private void forceNames() throws IOException {
+        try (FileChannel directory = uninterruptible(FileChannel.open(path.getParent(), StandardOpenOption.READ))) {
             directory.force(true);
         }
     }
@@ -184,41 +237,43 @@ public final class PoolFile implements AutoCloseable {
         return c;
     }
 
-    private static FileLock lock(FileChannel channel, String name) throws IOException {
-        try {
-            FileLock lock = channel.tryLock();
-            if (lock != null) {
-                return lock;
-            }
-        } catch (OverlappingFileLockException e) {
-            throw new PoolException(Reason.BUSY, name + ": this process has it open already");
-        }
-        throw new PoolException(Reason.BUSY, name + ": another process has it open; end that one, or use another file");
-    }
-
     private static long defaultCapacity() {
         return Math.max(1L << 30, 4 * Runtime.getRuntime().maxMemory()) + (1 << 20) - 1 & -(1 << 20);
     }
 
-    private Superblock make(long capacity, Durability durability) throws IOException {
-        Superblock s = new Superblock();
+    private static long roundUp(long capacity) {
+        return capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT;
+    }
+
+    private void make(Disk data, long capacity, Durability durability) throws IOException {
+        Superblock s = superblock;
         ByteBuffer random = ByteBuffer.wrap(randomBytes());
         s.uuidHigh = random.getLong() & 0xffffffffffff0fffL | 0x4000L;
         s.uuidLow = random.getLong() & 0x3fffffffffffffffL | 0x8000000000000000L;
-        s.capacity = capacity == 0 ? defaultCapacity() : capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT;
+        s.seq = 0;
+        s.capacity = capacity == 0 ? defaultCapacity() : roundUp(capacity);
         s.created = System.currentTimeMillis() / 1000;
         s.durability = durability;
+        s.clean = false;
         // What an interrupted creation left goes; the file shows nothing until the last write.
         channel.truncate(0);
         fill(0, Layout.HEAP);
-        s.write(channel);
-        ByteBuffer words = ByteBuffer.allocate(48).order(java.nio.ByteOrder.LITTLE_ENDIAN);
-        words.putLong(0, Layout.HEAP).putLong(8, 1).putLong(16, 1);
+        s.write(data);
+        ByteBuffer words = ByteBuffer.allocate(80).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+        words.putLong(0, Layout.HEAP);
+        for (long word : new long[] {Layout.MARK_NUMBER, Layout.CYCLE, Layout.CLASSES, Layout.ROOTS, Layout.UNDO, Layout.REHASH, Layout.SECTIONS}) {
+            words.putLong((int) (word - Layout.FRONTIER), 1);
+        }
         channel.write(words, Layout.FRONTIER);
         channel.force(true);
         s.ready = true;
-        s.write(channel);
-        return s;
+        // It needs no log: Opening goes on from here as it does with any pool that was closed.
+        s.clean = true;
+        s.write(data);
+    }
+
+    private static long randomStamp() {
+        return ByteBuffer.wrap(randomBytes()).getLong() | 1;
     }
 
     /** Of the kernel's, without the JDK's security providers: loading those takes longer than all else that opening does. */
@@ -235,26 +290,9 @@ public final class PoolFile implements AutoCloseable {
         return bytes;
     }
 
-    private void adjust(long capacity, Durability durability) throws IOException {
-        long size = channel.size();
-        if (size < Layout.HEAP) {
-            throw new PoolException(Reason.DAMAGED, name + ": cut to " + size + " bytes; restore it from a copy");
-        }
-        ByteBuffer frontier = ByteBuffer.allocate(8).order(java.nio.ByteOrder.LITTLE_ENDIAN);
-        channel.read(frontier, Layout.FRONTIER);
-        if (frontier.getLong(0) > size) {
-            throw new PoolException(Reason.DAMAGED, name + ": cut to " + size + " bytes, of which it used " + frontier.getLong(0)
-                + "; restore it from a copy");
-        }
-        superblock.capacity = Math.max(superblock.capacity, capacity + Layout.SEGMENT - 1 & -Layout.SEGMENT);
-        superblock.clean = false;
-        superblock.durability = durability;
-        superblock.write(channel);
-    }
-
     private void map(Durability durability) throws IOException {
         if (durability == Durability.POWER) {
-            file.setLength(Math.max(file.length(), superblock.capacity));
+            file.setLength(Math.max(file.length(), superblock.capacity + 8));
             privately = SystemCalls.mapPrivately(descriptor(), superblock.capacity);
             if (privately == -1) {
                 throw new PoolException(Reason.IO, name + ": the kernel will not map " + superblock.capacity
@@ -296,6 +334,7 @@ public final class PoolFile implements AutoCloseable {
             throw Allocator.full(name, superblock.capacity, least);
         }
         if (end > allocatedTo) {
+            requireNames();
             long to = Math.min(superblock.capacity, Math.max(end, allocatedTo + ALLOCATE_STEP));
             if (!reserve(allocatedTo, to) && !reserve(allocatedTo, end)) {
                 throw new PoolException(Reason.FULL, name + ": the file system has no room for " + (end - allocatedTo)
@@ -376,8 +415,9 @@ public final class PoolFile implements AutoCloseable {
         return channel;
     }
 
-    Disk log() {
-        return new Disk.Channel(log);
+    /** The log of this opening; null if the pool is not committed to. */
+    RedoLog log() {
+        return redo;
     }
 
     public DirtyPages dirty() {
@@ -387,32 +427,53 @@ public final class PoolFile implements AutoCloseable {
     /** Writes to the disk what the kernel still holds. */
     public void force() {
         try {
+            requireNames();
+            if (unsynced) {
+                throw new IOException("an earlier sync failed, after which the kernel holds what the disk never got; close the pool, and open it with"
+                    + " Durability.POWER, which writes all of it again");
+            }
+            unsynced = true;
             channel.force(false);
+            unsynced = false;
         } catch (IOException e) {
             throw new PoolException(Reason.IO, name + ": " + e.getMessage(), e);
         }
     }
 
-    /** Unmaps, notes the clean end, and lets others open the file. */
+    /** Unmaps, notes the clean end, and lets others open the file. The last commit, if there are any, is in the file. */
     @Override
     public void close() {
+        end(true);
+    }
+
+    /** As {@link #close} after an opening that came to nothing: the pool is as the next opening may find it, and clean only if it was and nothing was committed. */
+    public void abandon() {
+        end(wasClean && (redo == null ? Nvm.getLong(Layout.UNDO) == Layout.NONE : redo.number() == redo.first()));
+    }
+
+    /**
+     * The superblock says "clean" and is synced, then the log goes. Stopping between: its commit is the one that the file is at, so it is let be.
+     */
+    private void end(boolean clean) {
         try {
             Nvm.detach();
             unmap();
             arena.close();
-            superblock.clean = true;
-            superblock.write(channel);
+            if (clean) {
+                superblock.clean = true;
+                superblock.write(new Disk.Channel(channel));
+            }
+            requireNames();
             if (log != null) {
-                boolean applied = log.size() == 0;
                 log.close();
-                if (applied) {
-                    Files.deleteIfExists(logOf(Path.of(name)));
+                if (clean) {
+                    Files.deleteIfExists(Path.of(logOf(path.toString())));
                 }
             }
-            lock.release();
         } catch (IOException e) {
             throw new PoolException(Reason.IO, name + ": " + e.getMessage(), e);
         } finally {
+            close(log);
             close(file);
         }
     }

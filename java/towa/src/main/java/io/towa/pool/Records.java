@@ -70,11 +70,12 @@ public final class Records {
         } finally {
             allocator.release(cache);
         }
-        Nvm.putLong(at, Nvm.getLong(head));
+        long rest = Nvm.getLong(head);
+        Nvm.putLong(at, rest == Layout.NONE ? 0 : rest);
         Nvm.putInt(at + Layout.RECORD_KIND, kind);
         Nvm.putInt(at + Layout.RECORD_BYTES, bytes);
         Nvm.putInt(at + Layout.RECORD_SUM, sum(payload, unchecked));
-        Nvm.putInt(at + Layout.RECORD_SUM + 4, 0);
+        Nvm.putInt(at + Layout.RECORD_LAST, rest == Layout.NONE ? 1 : 0);
         Nvm.putBytes(at + Layout.RECORD_PAYLOAD, payload);
         Nvm.writeBack(at, bytes);
         Nvm.fence();
@@ -82,13 +83,32 @@ public final class Records {
         return at;
     }
 
-    /** Takes the class record {@code r}, of which there is no replica, out of the list: one store. The caller is inside the gate, or alone. */
+    /**
+     * Takes the class record {@code r}, of which there is no replica, out of the list: one store, before which the record that leads to it may be the last. The caller is
+     * inside the gate, or alone.
+     */
     public static synchronized void removeClass(ClassRecord r) {
         long link = Layout.CLASSES;
         while (Nvm.getLong(link) != r.at) {
             link = Nvm.getLong(link);
         }
-        Nvm.putLongDurably(link, Nvm.getLong(r.at));
+        long rest = Nvm.getLong(r.at);
+        if (rest == 0 && link != Layout.CLASSES) {
+            Nvm.putInt(link + Layout.RECORD_LAST, 1);
+            Nvm.writeBack(link + Layout.RECORD_LAST, 4);
+            Nvm.fence();
+        }
+        Nvm.putLongDurably(link, rest == 0 && link == Layout.CLASSES ? Layout.NONE : rest);
+    }
+
+    /** The record behind the one at {@code at}; {@link Layout#NONE}: none. Only a record that may be the last one leads nowhere. */
+    private static long next(String pool, long at) {
+        long next = Nvm.getLong(at);
+        int last = Nvm.getInt(at + Layout.RECORD_LAST);
+        if (last != 0 && last != 1 || next == 0 && last == 0) {
+            throw damaged(pool, at);
+        }
+        return next == 0 ? Layout.NONE : next;
     }
 
     private static int sum(byte[] payload, int from) {
@@ -99,7 +119,7 @@ public final class Records {
 
     public static List<ClassRecord> classes(String pool, long frontier) {
         List<ClassRecord> all = new ArrayList<>();
-        for (long at = Nvm.getLong(Layout.CLASSES); at != 0; at = Nvm.getLong(at)) {
+        for (long at = Nvm.getLong(Layout.CLASSES); at != Layout.NONE; at = next(pool, at)) {
             In in = open(pool, at, Layout.KIND_CLASS, 0, frontier, all.size());
             int index = in.u32();
             int form = in.u32();
@@ -125,7 +145,7 @@ public final class Records {
 
     public static List<RootRecord> roots(String pool, long frontier) {
         List<RootRecord> all = new ArrayList<>();
-        for (long at = Nvm.getLong(Layout.ROOTS); at != 0; at = Nvm.getLong(at)) {
+        for (long at = Nvm.getLong(Layout.ROOTS); at != Layout.NONE; at = next(pool, at)) {
             In in = open(pool, at, Layout.KIND_ROOT, 8, frontier, all.size());
             in.u32();
             in.u32();

@@ -10,15 +10,15 @@ import jdk.internal.vm.annotation.DontInline;
  * The log of one section ({@code Towa.atomically}): what the bytes were that it stores to, so that a crash in its midst can be undone.
  *
  * <pre>
- *   word UNDO --> block (4096)                                        0: no section has stored anything
- *                 0 next block | 8 section number | 16 "TOWAUNDO" | 24 0
+ *   word UNDO --> block (4096)                                        1: no section has stored anything
+ *                 0 next block, or 1 | 8 section number | 16 "TOWAUNDO" | 24 0
  *                 32 entry | 64 entry | ... | 4064 entry
  *   entry         0 position | 8 old bytes, the lower part | 16 u32 how many: 1 2 4 8 | 20 u32 1: a reference | 24 check
  * </pre>
  *
- * <p>What must always hold: an entry is durable, and reached from the word, before the store that it protects; the word is 0 only when all
+ * <p>What must always hold: an entry is durable, and reached from the word, before the store that it protects; the word is 1 only when all
  * stores of the section are durable, or undone. An entry counts if its check fits its content and the number of the first
- * block's section; numbers are never used twice in a pool (sequence number of the superblock, counter), so what earlier sections left in
+ * block's section; numbers are never used twice in a pool (they lie below the word SECTIONS, which goes ahead of them), so what earlier sections left in
  * the blocks does not count, and neither does an entry that a crash tore: its store had not begun.
  *
  * <p>Rolling back reads the log and changes only what the log names; the word is cleared last. So it can be broken off and begun again. Each
@@ -43,11 +43,15 @@ public final class UndoLog {
     static final long MAGIC = 0x4f444e5541574f54L;
     /** Blocks that are kept for the next section. */
     private static final int KEEP = 16;
+    /** Section numbers that are taken at once: so few are lost with a crash that 2^63 are enough, and the word is stored to seldom. */
+    private static final long NUMBERS = 1 << 20;
 
     private static volatile Thread owner;
     private static Allocator allocator;
     /** The present section's, or the last one's. */
     private static long number;
+    /** What the word SECTIONS says: greater than every number that was used. */
+    private static long reserved;
     private static final LoggedBytes LOGGED = new LoggedBytes();
     private static long[] blocks = new long[KEEP];
     /** Blocks at hand, those in use; entries in the last of these, and how many of them are durable; whether it is reached from the word. */
@@ -71,15 +75,15 @@ public final class UndoLog {
     public static void open(PoolFile pool, Allocator blocksFrom) {
         allocator = blocksFrom;
         owner = null;
-        if (number >>> 32 != pool.superblock().seq) {
-            number = pool.superblock().seq << 32;
-        }
+        // Numbers below it may have been used.
+        number = Nvm.getLong(Layout.SECTIONS);
+        reserved = number;
         have = 0;
         used = 0;
         entries = 0;
         LOGGED.clear();
         long first = Nvm.getLong(Layout.UNDO);
-        if (first != 0) {
+        if (first != Layout.NONE) {
             rollBack(pool.name(), first, Nvm.getLong(Layout.FRONTIER));
         }
     }
@@ -89,7 +93,7 @@ public final class UndoLog {
         int n = 0;
         long section = 0;
         scan:
-        for (long block = first, seen = 0; block != 0; block = Nvm.getLong(block + NEXT), seen++) {
+        for (long block = first, seen = 0; block != Layout.NONE; block = Nvm.getLong(block + NEXT), seen++) {
             if (block < Layout.HEAP || block % BLOCK != 0 || block + BLOCK > frontier || seen > frontier / BLOCK) {
                 throw damaged(pool, block);
             }
@@ -97,10 +101,8 @@ public final class UndoLog {
                 section = Nvm.getLong(block + SECTION);
             }
             if (Nvm.getLong(block + MAGIC_AT) != MAGIC || Nvm.getLong(block + SECTION) != section) {
-                if (block == first) {
-                    throw damaged(pool, block);
-                }
-                break;
+                // A block is durable before it is led to.
+                throw damaged(pool, block);
             }
             for (int i = 0; i < PER_BLOCK; i++) {
                 long e = block + ENTRIES + (long) i * ENTRY;
@@ -124,7 +126,7 @@ public final class UndoLog {
             restore(found[i]);
         }
         Nvm.fence();
-        Nvm.putLongDurably(Layout.UNDO, 0);
+        Nvm.putLongDurably(Layout.UNDO, Layout.NONE);
     }
 
     private static PoolException damaged(String pool, long at) {
@@ -144,7 +146,11 @@ public final class UndoLog {
 
     /** This thread's stores are logged from now on; nobody else is in a section. */
     public static void begin() {
-        number++;
+        if (++number >= reserved) {
+            // Durable before an entry is that has such a number.
+            reserved = number + NUMBERS;
+            Nvm.putLongDurably(Layout.SECTIONS, reserved);
+        }
         owner = Thread.currentThread();
     }
 
@@ -152,7 +158,7 @@ public final class UndoLog {
     public static void end() {
         owner = null;
         if (used > 0) {
-            Nvm.putLongDurably(Layout.UNDO, 0);
+            Nvm.putLongDurably(Layout.UNDO, Layout.NONE);
         }
         used = 0;
         entries = 0;
@@ -290,7 +296,7 @@ public final class UndoLog {
         entries = 0;
         durable = 0;
         reached = false;
-        Nvm.putLong(block + NEXT, 0);
+        Nvm.putLong(block + NEXT, Layout.NONE);
         Nvm.putLong(block + SECTION, number);
         Nvm.putLong(block + MAGIC_AT, MAGIC);
         Nvm.putLong(block + MAGIC_AT + 8, 0);

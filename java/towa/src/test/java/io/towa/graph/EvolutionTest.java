@@ -400,7 +400,7 @@ class EvolutionTest {
         ClassLoader now = classes("class P { long a; int b; }");
         try (java.io.RandomAccessFile f = new java.io.RandomAccessFile(p.toFile(), "rw")) {
             f.seek(io.towa.pool.Layout.REHASH);
-            f.write(1);
+            f.write((int) io.towa.pool.Layout.STALE);
         }
         for (int round = 0; round < 2; round++) {
             SavedPool.root = null;

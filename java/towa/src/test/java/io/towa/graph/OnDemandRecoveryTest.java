@@ -456,7 +456,7 @@ class OnDemandRecoveryTest {
                 assertEquals(eager && i == 2, !(all[i] instanceof OnDemand<?> o) || o.isLoaded());
                 byConstant(eager && i == 2 ? all[i] : get(all[i]), i);
             }
-            Nvm.putLongDurably(Layout.REHASH, 1);
+            Nvm.putLongDurably(Layout.REHASH, Layout.STALE);
             // Nothing is left for later: the next recovery meets all, and that is it.
             for (int i = 0; i < 3; i++) {
                 Object m = eager && i == 2 ? all[2] : get(all[i]);
@@ -529,7 +529,7 @@ class OnDemandRecoveryTest {
 
         void check(byte[] image) {
             // A section that was broken off is undone.
-            if (ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong((int) Layout.UNDO) == 0 && tables.stream().anyMatch(at -> word(before, at) != word(image, at))) {
+            if (ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN).getLong((int) Layout.UNDO) == Layout.NONE && tables.stream().anyMatch(at -> word(before, at) != word(image, at))) {
                 for (E e : E.values()) {
                     assertEquals(System.identityHashCode(e), word(image, constants[e.ordinal()]));
                 }
@@ -619,7 +619,7 @@ class OnDemandRecoveryTest {
             Path p = SavedPool.save(new Object[] {later ? new OnDemand<>(m) : m, E.A});
             open(p);
             Nvm.putInt(Replicas.position(Replicas.find(E.A)) + Layout.HASH, System.identityHashCode(E.A) ^ 0x155);
-            Nvm.putLong(Layout.REHASH, later ? 1 : 0);
+            Nvm.putLong(Layout.REHASH, later ? Layout.STALE : Layout.NONE);
             DurableGraph.close();
             for (int round = 0; round < 2; round++) {
                 Object[] all = open(p);

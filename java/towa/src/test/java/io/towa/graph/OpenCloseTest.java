@@ -1,12 +1,10 @@
 package io.towa.graph;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.Durability;
 import java.nio.channels.FileChannel;
-import java.nio.channels.OverlappingFileLockException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.List;
@@ -38,7 +36,7 @@ class OpenCloseTest {
         DurableGraph.sync();
         assertTrue(Thread.interrupted());
         try (FileChannel other = FileChannel.open(file, StandardOpenOption.WRITE)) {
-            assertThrows(OverlappingFileLockException.class, other::tryLock);
+            assertEquals(null, other.tryLock());
         }
         byte[] large = new byte[20 << 20];
         large[7] = 7;

@@ -55,7 +55,7 @@ final class PoolContents {
         PoolFile pool = new PoolFile(file, 0, Durability.PROCESS);
         try {
             frontier = Nvm.getLong(Layout.FRONTIER);
-            undo = Nvm.getLong(Layout.UNDO);
+            undo = Nvm.getLong(Layout.UNDO) == Layout.NONE ? 0 : Nvm.getLong(Layout.UNDO);
             classes = Records.classes("pool", frontier);
             roots = new ArrayList<>(Records.roots("pool", frontier));
             roots.sort(Comparator.comparing(RootRecord::className).thenComparing(RootRecord::field));

@@ -93,6 +93,11 @@ final class PoolWalker {
         return b.getLong((int) at);
     }
 
+    private long first(long head) {
+        check(word(head) != 0, "head", head);
+        return word(head) == 1 ? 0 : word(head);
+    }
+
     private int half(long at) {
         return b.getInt((int) at);
     }
@@ -101,11 +106,8 @@ final class PoolWalker {
 
     private void rollBack() {
         long block = word(8232);
-        if (block == 0) {
-            return;
-        }
         long section = 0;
-        for (boolean first = true; block != 0; first = false) {
+        for (boolean first = true; block != 1; first = false) {
             check(block >= Layout.HEAP && block % 4096 == 0 && block < frontier, "undo block", block);
             section = first ? word(block + 8) : section;
             if (word(block + 8) != section || word(block + 16) != 0x4f444e5541574f54L) {
@@ -157,7 +159,7 @@ final class PoolWalker {
 
     private void classes() {
         Arrays.fill(classForm, -9);
-        for (long at = word(Layout.CLASSES); at != 0; at = word(at)) {
+        for (long at = first(Layout.CLASSES); at != 0; at = word(at)) {
             record(at, Layout.KIND_CLASS, 0);
             int index = half(at + 24);
             int form = half(at + 28);
@@ -190,7 +192,7 @@ final class PoolWalker {
     }
 
     private void roots() {
-        for (long at = word(Layout.ROOTS); at != 0; at = word(at)) {
+        for (long at = first(Layout.ROOTS); at != 0; at = word(at)) {
             int bytes = record(at, Layout.KIND_ROOT, 8);
             if (word(at + 24) != 0) {
                 crc.reset();

@@ -58,9 +58,9 @@ class SectionsTest {
         Sections.run(() -> {
             DirectPool.set(box, "number", 5L);
             Sections.run(() -> DirectPool.set(box, "number", 6L));
-            assertTrue(Nvm.getLong(Layout.UNDO) != 0);
+            assertTrue(Nvm.getLong(Layout.UNDO) != Layout.NONE);
         });
-        assertEquals(0, Nvm.getLong(Layout.UNDO));
+        assertEquals(Layout.NONE, Nvm.getLong(Layout.UNDO));
         assertEquals(6, number());
         assertEquals(List.of(), Checker.check());
     }
@@ -121,9 +121,9 @@ class SectionsTest {
             DirectPool.set(grey, "reference", null);
             DirectPool.set(grey, "number", 3L);
             assertEquals(0, Nvm.getLong(reference), "it is mirrored");
-            assertEquals(0, Nvm.getLong(Layout.UNDO));
+            assertEquals(Layout.NONE, Nvm.getLong(Layout.UNDO));
             DirectPool.set(box, "number", 4L);
-            assertTrue(Nvm.getLong(Layout.UNDO) != 0);
+            assertTrue(Nvm.getLong(Layout.UNDO) != Layout.NONE);
         });
         Replicas.remove(grey, replica);
         assertEquals(List.of(), Checker.check());
@@ -135,7 +135,7 @@ class SectionsTest {
             DirectPool.set(box, "number", 5L);
             throw new IllegalStateException();
         }));
-        assertEquals(0, Nvm.getLong(Layout.UNDO));
+        assertEquals(Layout.NONE, Nvm.getLong(Layout.UNDO));
         assertEquals(5, number());
     }
 

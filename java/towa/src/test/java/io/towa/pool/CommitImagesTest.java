@@ -11,6 +11,7 @@ import io.towa.medium.DirtyPages;
 import io.towa.medium.Nvm;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -124,17 +125,19 @@ class CommitImagesTest {
     private int[] done;
     private Recorded data;
     private Recorded log;
-    private byte[] base;
     private final List<byte[]> states = new ArrayList<>();
 
     @BeforeEach
-    void open() {
+    void open() throws Exception {
         pool = new PoolFile(dir.resolve("p"), CAPACITY, Durability.POWER);
         trace = new ArrayList<>();
         done = new int[1];
-        base = Nvm.getBytes(0, CAPACITY);
-        data = new Recorded(0, trace, done, base.clone());
-        log = new Recorded(1, trace, done, new byte[0]);
+        data = new Recorded(0, trace, done, Files.readAllBytes(dir.resolve("p")));
+        log = new Recorded(1, trace, done, Files.readAllBytes(dir.resolve("p.log")));
+    }
+
+    private static byte[] heap(byte[] file) {
+        return Arrays.copyOfRange(file, (int) Layout.HEAP, CAPACITY);
     }
 
     @AfterEach
@@ -188,12 +191,14 @@ class CommitImagesTest {
         done[0] = 0;
         byte[] from = data.content.clone();
         byte[] logFrom = Arrays.copyOf(log.content, log.size);
-        states.add(Nvm.getBytes(0, CAPACITY));
-        Committer c = new Committer(pool, pool.dirty(), data, log, Long.MAX_VALUE / 4);
+        states.add(heap(Nvm.getBytes(0, CAPACITY)));
+        RedoLog redo = new RedoLog(log, pool.superblock().uuidHigh, pool.superblock().uuidLow);
+        assertEquals(RedoLog.State.OURS, redo.read());
+        Committer c = new Committer(pool, pool.dirty(), data, redo, Long.MAX_VALUE / 4);
         c.start();
         for (int n = 1; n <= 8; n++) {
             store(random);
-            states.add(Nvm.getBytes(0, CAPACITY));
+            states.add(heap(Nvm.getBytes(0, CAPACITY)));
             Recorded bad = random.nextInt(4) == 0 ? data : log;
             if (faults && random.nextInt(3) != 0) {
                 bad.failsIn = random.nextInt(3);
@@ -215,7 +220,7 @@ class CommitImagesTest {
         c.sync();
         done[0] = 8;
         c.end();
-        assertArrayEquals(states.get(8), data.content);
+        assertArrayEquals(states.get(8), heap(data.content));
         long images = 0;
         for (int i = 0; i <= trace.size(); i++) {
             for (int k = 0; k < 6; k++) {
@@ -267,28 +272,32 @@ class CommitImagesTest {
     private void judge(byte[] from, byte[] logFrom, int steps, Random random, int how, String where) throws IOException {
         Recorded d = image(0, from, steps, random, how);
         Recorded l = image(1, logFrom, steps, random, random.nextBoolean() ? how : random.nextInt(12));
-        RedoLog redo = new RedoLog(l, pool.superblock().uuidHigh, pool.superblock().uuidLow);
-        assertTrue(redo.state() != RedoLog.State.FOREIGN && redo.state() != RedoLog.State.OTHERS, where);
-        if (redo.state() == RedoLog.State.OURS) {
-            if (random.nextBoolean()) {
-                // Recovery is broken off, and begun again.
-                byte[] before = d.content.clone();
-                redo.apply(d);
-                Recorded again = new Recorded(0, new ArrayList<>(), new int[1], before);
-                int stop = random.nextInt(d.trace.size());
-                for (int i = 0; i < stop; i++) {
-                    apply(again, d.trace.get(i), random, 2);
-                }
-                d = again;
+        byte[] before = Arrays.copyOf(d.content, d.size);
+        open(d, l);
+        if (random.nextBoolean()) {
+            // Opening is broken off, and begun again.
+            Recorded again = new Recorded(0, new ArrayList<>(), new int[1], before);
+            int stop = random.nextInt(d.trace.size());
+            for (int i = 0; i < stop; i++) {
+                apply(again, d.trace.get(i), random, 2);
             }
-            redo.apply(d);
+            d = again;
+            open(d, l);
         }
         int last = steps == 0 ? 0 : trace.get(steps - 1).done;
         boolean found = false;
         // A commit that failed may have been whole all the same.
         for (int n = last; n < states.size() && !found; n++) {
-            found = Arrays.equals(states.get(n), d.content);
+            found = Arrays.equals(states.get(n), heap(d.content));
         }
         assertTrue(found, where + ": neither commit " + last + " nor one after it");
+    }
+
+    private static void open(Recorded d, Recorded l) throws IOException {
+        try {
+            new Opening("p", d, l, Superblock.read(d, "p"), Durability.POWER).settle(Durability.POWER, CAPACITY);
+        } catch (PoolException e) {
+            throw new AssertionError(e.getMessage(), e);
+        }
     }
 }

@@ -12,7 +12,7 @@ public final class SavedLog {
         ByteBuffer b = ByteBuffer.wrap(image).order(ByteOrder.LITTLE_ENDIAN);
         int block = (int) b.getLong((int) Layout.UNDO);
         int n = 0;
-        while (block != 0 && n < UndoLog.PER_BLOCK && counts(b, b.getLong(block + UndoLog.SECTION), block + UndoLog.ENTRIES + n * UndoLog.ENTRY)) {
+        while (block != Layout.NONE && n < UndoLog.PER_BLOCK && counts(b, b.getLong(block + UndoLog.SECTION), block + UndoLog.ENTRIES + n * UndoLog.ENTRY)) {
             n++;
         }
         return n;
