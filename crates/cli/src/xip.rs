@@ -30,7 +30,7 @@ Examples:
   towa xip split --store /mnt/pmem/text -o ./half ./server  its other half elsewhere, the program as it is
   towa xip split --store /dev/shm/text --volatile ./scratch on tmpfs, for a program that need not outlast a reboot
   towa xip stat ./server                                    what of it lies where
-  towa xip run --store /dev/shm/text gcc -O2 -c big.c       run a program split, without changing it
+  towa xip run --store /dev/shm/text python3 big.py         run a program split, without changing it
   towa xip verify /mnt/pmem/text                            every text, every program: sound?
   towa xip join ./server                                    whole again, to the byte
   towa xip gc /mnt/pmem/text                                remove texts that nobody uses any more

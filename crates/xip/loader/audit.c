@@ -3,7 +3,7 @@
  * DT_AUDIT that loader.c adds, and calls la_objopen for each library once it is mapped and before it is relocated.
  *
  *   before   │ libx.so: headers │ text of libx.so │ rodata │ data │
- *   after    │ libx.so: headers │ text of XYZ     │ rodata │ data │      if the store has an XYZ for libx.so's build-id
+ *   after    │ libx.so: headers │ text of XYZ     │ rodata │ data │      if the store has the XYZ of this very file
  *
  * What must hold: the file of a library is whole, so whatever is not as it should be means that nothing is changed, and is no error.
  * No symbol is audited (la_objopen returns 0, and there is no la_symbind or la_pltenter): calls cost what they cost without us. There
@@ -88,6 +88,7 @@ EXPORTED unsigned int la_objopen(struct link_map *map, long list, uintptr_t *coo
     uintptr_t caller = (uintptr_t)__builtin_return_address(0);
     char store[STORE_PATH_MAX];
     struct image image;
+    struct stat file;
     size_t store_len;
 
     (void)list;
@@ -97,8 +98,12 @@ EXPORTED unsigned int la_objopen(struct link_map *map, long list, uintptr_t *coo
     /* ld.so, which calls us, was done by the loader as well. */
     if (!read_image(map, &image) || in_text(&image, caller))
         return 0;
+    /*
+     * ld.so has opened the file by this name a moment ago. Who can put another file there in between can as well put it there before; and
+     * then the state is that of a file whose text is not the store's.
+     */
     store_len = read_slot(store);
-    if (store_len)
-        overlay_library(&image, store, store_len, 0);
+    if (store_len && !failed(sys_stat(map->l_name, &file)))
+        overlay_library(&image, &file, store, store_len, 0);
     return 0;
 }

@@ -21,10 +21,12 @@
 #define AUDIT_NAME "towa-xip-audit.so"
 #define RANGES_MAX 64
 #define ABC_LIBS 1
+#define XYZ_LIBRARY 1
 #define RANGE_TEXT 2
 #define RANGE_RODATA 3
 #define KEY_LEN 32
 #define BUILD_ID_MAX 64
+#define IDENTITY_LEN 40
 
 /* The bits of p_flags among which SPLIT_MARK is (a part of PF_MASKOS). */
 #define SPLIT_MARK_MASK 0x0ff00000
@@ -68,6 +70,17 @@ struct xyz_record {
     struct xyz_range ranges[RANGES_MAX];
 };
 
+/* The state of a library's file: its name in the store (src/store/identity.rs). */
+struct identity {
+    uint64_t inode;
+    uint64_t size;
+    uint64_t modified;
+    uint64_t changed;
+    uint32_t modified_ns;
+    uint32_t changed_ns;
+};
+
+_Static_assert(sizeof(struct identity) == IDENTITY_LEN, "no padding: its bytes are a name");
 _Static_assert(sizeof(struct abc_record) == PATH_AT, "the path lies behind the record");
 _Static_assert(sizeof(struct xyz_range) == 24 && sizeof(struct xyz_record) == 1664, "as in format.rs");
 

@@ -20,6 +20,7 @@
 /* The dynamic loader; `image.headers` points into `head`. */
 struct interp {
     struct image image;
+    struct stat status;
     uintptr_t entry;
     union {
         Elf64_Ehdr header;
@@ -183,7 +184,8 @@ static int interp_load(struct interp *interp, const char *path, uintptr_t hole, 
 
     if (failed(fd))
         return interp_failed(fault, "cannot open its dynamic loader", -fd);
-    done = interp_map(interp, fd, hole, fault);
+    done = !failed(sys_fstat(fd, &interp->status)) ? interp_map(interp, fd, hole, fault)
+                                                   : interp_unusable(fault, "its state cannot be read");
     sys_close(fd);
     return done;
 }

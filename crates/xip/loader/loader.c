@@ -51,7 +51,7 @@ static const char *reason_of(long error)
     if (error == EACCES)
         return "permission denied";
     if (error == EPERM)
-        return "not permitted (is the store mounted noexec?)";
+        return "not permitted";
     if (error == ENOMEM)
         return "out of memory";
     if (error == EMFILE)
@@ -65,8 +65,6 @@ static const char *remedy_of(long error)
         return REMEDY_RESTORE;
     if (error == EACCES)
         return "make it readable to all who run the program (chmod a+r; a+x for its directories)";
-    if (error == EPERM)
-        return "mount the store without noexec";
     if (error == ENOMEM)
         return "free memory, or raise the limit (ulimit -v)";
     if (error == EMFILE)
@@ -205,7 +203,7 @@ static void map_text(const struct start *start, const struct program *program)
     words_byte(&words, '/');
     words_hex(&words, program->key + 1, KEY_NAMED - 1);
     words_string(&words, ".xyz");
-    if (!xyz_open(&xyz, path, start->secure != 0, &fault))
+    if (!xyz_open(&xyz, path, program->store_len, start->secure != 0, &fault))
         die(start, path, &fault);
     if (memcmp(xyz.record.key, program->key, KEY_LEN) != 0)
         done = fault_words(&fault, "the text of another program", REMEDY_RESTORE);
@@ -227,14 +225,17 @@ static Elf64_Dyn *find_dynamic(const struct image *image, size_t *count)
     return (Elf64_Dyn *)(image->bias + header->p_vaddr);
 }
 
+/* glibc does without it: relocations that it counts are then told from others one by one. lld leaves no spare entry, but has this one. */
+#define TAG_TO_SPARE DT_RELACOUNT
+
 /*
  * Gives the program a DT_AUDIT that names `path`. Linkers leave spare entries at the end; the section must end with one all the same.
- * ld.so takes the value as a distance from the program's strings, so it can reach a string anywhere. It will have relocated DT_STRTAB
+ * Where there is none, a tag that ld.so can do without gives its entry. src/elf.rs tells beforehand whether there is one. ld.so takes the value as a distance from the program's strings, so it can reach a string anywhere. It will have relocated DT_STRTAB
  * by then, and has not now.
  */
 static int add_audit(const struct image *image)
 {
-    Elf64_Dyn *entry, *end;
+    Elf64_Dyn *entry, *end, *sparable = NULL;
     uintptr_t strings = 0;
     size_t count;
 
@@ -246,8 +247,12 @@ static int add_audit(const struct image *image)
             return 0;
         if (entry->d_tag == DT_STRTAB)
             strings = image->bias + entry->d_un.d_ptr;
+        if (entry->d_tag == TAG_TO_SPARE)
+            sparable = entry;
     }
-    if (!strings || end - entry < 2 || entry[1].d_tag != DT_NULL)
+    if (end - entry < 2 || entry[1].d_tag != DT_NULL)
+        entry = sparable;
+    if (!strings || !entry)
         return 0;
     entry->d_un.d_val = (uintptr_t)path - strings;
     entry->d_tag = DT_AUDIT;
@@ -266,13 +271,17 @@ static int has_preloads(const struct start *start)
 /* Lets the text of libraries come from the store too, where the program can be told so; otherwise they are mapped from their files. */
 static void map_libraries(const struct start *start, const struct program *program)
 {
+    struct stat status;
+    struct fault ignored;
+
     if (!(program->flags & ABC_LIBS) || start->secure || has_preloads(start))
         return;
     path_in_store(program, "/" AUDIT_NAME);
     for (const char *at = path; *at; at++)
         if (*at == ':') /* DT_AUDIT is a list */
             return;
-    if (!failed(sys_readable(path)))
+    if (!failed(sys_readable(path)) && !failed(sys_stat(path, &status)) &&
+        xyz_safe(&status, path, program->store_len, 0, &ignored))
         add_audit(&program->image);
 }
 
@@ -290,7 +299,7 @@ static uintptr_t map_interp(const struct start *start, const struct program *pro
         if (!interp_load(&interp, program->interp, hole, &fault))
             die(start, program->interp, &fault);
         if (program->flags & ABC_LIBS)
-            overlay_library(&interp.image, program->store, program->store_len, start->secure != 0);
+            overlay_library(&interp.image, &interp.status, program->store, program->store_len, start->secure != 0);
         base = interp.image.bias;
         entry = interp.entry;
     }

@@ -7,6 +7,12 @@
  * What must hold: nothing is mapped before every range of XYZ was found to lie within a segment of its own kind, to meet no writable
  * segment, and to be there in the file; so a page of the text is never one that was not checked, and never beyond the end of the file.
  * The image is not relocated yet, or its text needs no relocation.
+ *
+ * Why the text that is mapped is the right one, though no start reads it to compare: a program names its text by the SHA-256 of the original
+ * file, a library by the state of its file (inode, size, times), which every change of the file changes; `towa xip split` made both names
+ * from the bytes it wrote; and only root or the owner of the store could have written anything else since: a text of any other owner is
+ * refused, and so is one that others can write to. Over a library no text of a program is mapped: programs of any owner have texts in the
+ * store, of libraries only those that belong to root or to who split them. `towa xip verify` hashes all of it again.
  */
 #ifndef TOWA_XIP_OVERLAY_H
 #define TOWA_XIP_OVERLAY_H
@@ -16,13 +22,11 @@
 
 #define PAGE_MASK ((uint64_t)XIP_PAGE - 1)
 
-/* Room for the path of a store and of any file in it: "/build-id/", 64 bytes in hex, a slash, ".xyz". */
+/* Room for the path of a store and of any file in it: "/lib/", 40 bytes in hex, a slash, ".xyz". */
 #define PATH_ROOM (STORE_PATH_MAX + 256)
 
 /* Bytes of an ELF file in which its program headers must lie: 35 of them fit; ld.so and libraries have a dozen. */
 #define HEAD_LEN 2048
-
-#define GNU_NOTE_NAME 0x00554e47 /* "GNU" */
 
 /* An ELF file that is mapped: `bias` is what to add to its addresses. */
 struct image {
@@ -91,8 +95,24 @@ static inline int is_rodata(const Elf64_Phdr *header)
     return header->p_type == PT_LOAD && (header->p_flags & (PF_R | PF_W | PF_X)) == PF_R;
 }
 
-/* Whether what there is of XYZ was written by its owner, and is a regular file that can hold a record. */
-static int xyz_safe(const struct stat *status, int secure, struct fault *fault)
+/* Whether `uid` owns the store, the first `store_len` bytes of `path`. */
+static int owns_store(uint32_t uid, char *path, size_t store_len)
+{
+    struct stat status;
+    char next = path[store_len];
+    long result;
+
+    path[store_len] = 0;
+    result = sys_stat(path, &status);
+    path[store_len] = next;
+    return !failed(result) && status.st_uid == uid;
+}
+
+/*
+ * Whether only root or the owner of the store could have written this XYZ, whatever its mode says now: an owner can change that. It is a
+ * regular file that can hold a record.
+ */
+static int xyz_safe(const struct stat *status, char *path, size_t store_len, int secure, struct fault *fault)
 {
     if ((status->st_mode & FILE_TYPE_MASK) != FILE_TYPE_REGULAR)
         return fault_words(fault, "no regular file", REMEDY_RESTORE);
@@ -102,6 +122,9 @@ static int xyz_safe(const struct stat *status, int secure, struct fault *fault)
     if (secure && status->st_uid != 0)
         return fault_words(fault, "not owned by root, as the text of a set-id program must be",
                            "give it to root (chown root) once `towa xip verify` has found it whole");
+    if (status->st_uid != 0 && !owns_store(status->st_uid, path, store_len))
+        return fault_words(fault, "owned neither by root nor by the owner of its store",
+                           "give it to the store's owner (chown) once `towa xip verify` has found it whole");
     if (status->st_size < XIP_PAGE)
         return fault_words(fault, "too short", REMEDY_RESTORE);
     return 1;
@@ -123,8 +146,8 @@ static int xyz_read(struct xyz *xyz, struct fault *fault)
     return 1;
 }
 
-/* Opens XYZ and reads its record. Whose text it is, is for the caller to check. */
-static int xyz_open(struct xyz *xyz, const char *path, int secure, struct fault *fault)
+/* Opens XYZ, in the store that the first `store_len` bytes of `path` name, and reads its record. The caller checks the record's key. */
+static int xyz_open(struct xyz *xyz, char *path, size_t store_len, int secure, struct fault *fault)
 {
     struct stat status;
     long result = sys_open(path);
@@ -135,7 +158,7 @@ static int xyz_open(struct xyz *xyz, const char *path, int secure, struct fault 
     result = sys_fstat(xyz->fd, &status);
     if (!failed(result)) {
         xyz->size = (uint64_t)status.st_size;
-        if (xyz_safe(&status, secure, fault) && xyz_read(xyz, fault))
+        if (xyz_safe(&status, path, store_len, secure, fault) && xyz_read(xyz, fault))
             return 1;
     } else {
         fault_error(fault, "cannot look at its text", -result);
@@ -233,6 +256,9 @@ static int xyz_map(const struct xyz *xyz, const struct image *image, struct faul
             continue;
         result = sys_mmap(image->bias + address_of(header, range), range->len, prot_of(header->p_flags), MAP_PRIVATE | MAP_FIXED,
                           xyz->fd, range->offset);
+        if (result == -EPERM)
+            return fault_words(fault, "its file system is mounted noexec, or a security policy forbids to execute it",
+                               "mount the store without noexec");
         if (failed(result))
             return fault_error(fault, "cannot map its text", -result);
     }
@@ -250,47 +276,6 @@ static int in_segment(const struct image *image, uint64_t address, uint64_t len,
             return 1;
     }
     return 0;
-}
-
-/* The build-id among the notes of one segment; NULL if it is not there. */
-static const uint8_t *build_id_in(const struct image *image, const Elf64_Phdr *notes, size_t *len)
-{
-    uint64_t align = notes->p_align == 8 ? 7 : 3;
-    const uint8_t *at = (const uint8_t *)(image->bias + notes->p_vaddr);
-    uint64_t left = notes->p_memsz;
-
-    while (left >= sizeof(Elf64_Nhdr)) {
-        const Elf64_Nhdr *note = (const Elf64_Nhdr *)at;
-        uint64_t content = (sizeof *note + note->n_namesz + align) & ~align;
-        uint64_t whole = (content + note->n_descsz + align) & ~align;
-
-        if (content + note->n_descsz > left)
-            return NULL;
-        if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && *(const uint32_t *)(note + 1) == GNU_NOTE_NAME) {
-            *len = note->n_descsz;
-            return at + content;
-        }
-        if (whole > left)
-            return NULL;
-        at += whole;
-        left -= whole;
-    }
-    return NULL;
-}
-
-static const uint8_t *build_id_of(const struct image *image, size_t *len)
-{
-    for (size_t i = 0; i < image->count; i++) {
-        const Elf64_Phdr *header = &image->headers[i];
-
-        if (header->p_type == PT_NOTE && header->p_vaddr % 4 == 0 && in_segment(image, header->p_vaddr, header->p_memsz, PF_R)) {
-            const uint8_t *found = build_id_in(image, header, len);
-
-            if (found)
-                return *len >= 2 && *len <= BUILD_ID_MAX ? found : NULL;
-        }
-    }
-    return NULL;
 }
 
 /* Whether relocations would write the text: then each process has a copy of its own, and there is nothing to share. */
@@ -311,7 +296,7 @@ static int has_textrel(const struct image *image)
     return 0;
 }
 
-/* Whether XYZ begins with the program headers that are mapped: files of one build-id can differ in them. */
+/* Whether XYZ begins with the program headers that are mapped. */
 static int same_headers(const struct xyz *xyz, const struct image *image)
 {
     union {
@@ -326,31 +311,44 @@ static int same_headers(const struct xyz *xyz, const struct image *image)
            memcmp(head.bytes + head.header.e_phoff, image->headers, len) == 0;
 }
 
+/* The name in the store of the text of the library whose file has this status. */
+static void add_library_name(struct words *words, const struct stat *file)
+{
+    struct identity identity = {
+        .inode = file->st_ino,
+        .size = (uint64_t)file->st_size,
+        .modified = (uint64_t)file->st_mtime,
+        .changed = (uint64_t)file->st_ctime,
+        .modified_ns = (uint32_t)file->st_mtime_nsec,
+        .changed_ns = (uint32_t)file->st_ctime_nsec,
+    };
+    const uint8_t *bytes = (const uint8_t *)&identity;
+
+    words_string(words, "/lib/");
+    words_hex(words, bytes, 1);
+    words_byte(words, '/');
+    words_hex(words, bytes + 1, IDENTITY_LEN - 1);
+    words_string(words, ".xyz");
+}
+
 /*
- * Maps the text of a library from the XYZ that the store has for its build-id. Without one, or with one that is not right in every
- * way, the library stays as it is: its own file is whole.
+ * Maps the text of the library whose file has the status `file`, if the store has the text of exactly that file: any change of the file
+ * since then has changed its status. Without a text, or with one that is not right in every way, the library stays as it is: its own
+ * file is whole.
  */
-static void overlay_library(const struct image *image, const char *store, size_t store_len, int secure)
+static void overlay_library(const struct image *image, const struct stat *file, const char *store, size_t store_len, int secure)
 {
     char path[PATH_ROOM];
     struct words words = {path, 0, sizeof path};
     struct xyz xyz;
     struct fault ignored;
-    size_t id_len;
-    const uint8_t *id = build_id_of(image, &id_len);
 
-    if (!id)
-        return;
     words_add(&words, store, store_len);
-    words_string(&words, "/build-id/");
-    words_hex(&words, id, 1);
-    words_byte(&words, '/');
-    words_hex(&words, id + 1, id_len - 1);
-    words_string(&words, ".xyz");
-    if (!xyz_open(&xyz, path, secure, &ignored))
+    add_library_name(&words, file);
+    if (!xyz_open(&xyz, path, store_len, secure, &ignored))
         return;
-    if (xyz.record.build_id_len == id_len && memcmp(xyz.record.build_id, id, id_len) == 0 && same_headers(&xyz, image) &&
-        !has_textrel(image) && xyz_fits(&xyz, image, &ignored))
+    if (xyz.record.flags & XYZ_LIBRARY && xyz.record.original_len == (uint64_t)file->st_size && same_headers(&xyz, image) && !has_textrel(image) &&
+        xyz_fits(&xyz, image, &ignored))
         xyz_map(&xyz, image, &ignored);
     sys_close(xyz.fd);
 }

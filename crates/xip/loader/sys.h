@@ -33,9 +33,10 @@ static inline int failed(long result)
     return (unsigned long)result >= -4095UL;
 }
 
+/* O_NONBLOCK: a named pipe in the place of a file must not stop the program's start. */
 static inline long sys_open(const char *path)
 {
-    return arch_syscall(__NR_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    return arch_syscall(__NR_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0);
 }
 
 static inline void sys_close(long fd)
@@ -51,6 +52,11 @@ static inline long sys_readable(const char *path)
 static inline long sys_fstat(long fd, struct stat *status)
 {
     return arch_syscall(__NR_fstat, fd, (long)status, 0, 0, 0, 0);
+}
+
+static inline long sys_stat(const char *path, struct stat *status)
+{
+    return arch_syscall(__NR_newfstatat, AT_FDCWD, (long)path, (long)status, 0, 0, 0);
 }
 
 static inline long sys_pread(long fd, void *to, size_t len, uint64_t offset)

@@ -92,6 +92,8 @@ pub struct Elf {
     pub text_relocations: bool,
     /// Whether it names objects that ld.so asks to audit it.
     pub audited: bool,
+    /// Whether its dynamic section, where it can be written to, has an entry to spare for the name of an object that audits it.
+    pub has_room_for_audit: bool,
 }
 
 impl Elf {
@@ -124,6 +126,7 @@ impl Elf {
             relation: relation(header, bytes, endian),
             text_relocations: dynamic.text_relocations,
             audited: dynamic.audited,
+            has_room_for_audit: dynamic.has_spare_entry && dynamic_is_written(&segments),
             segments,
         })
     }
@@ -138,6 +141,18 @@ impl Elf {
         let table_end = page_ceil(self.headers_at + 56 * self.segments.len() as u64);
         let table = page_floor(self.headers_at);
         [(0, PAGE), (table, table_end - table)]
+    }
+
+    /// Why ld.so could not be told to let the text of its libraries be mapped from a store.
+    pub fn audit_hindrance(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Static => Some("it is static, and has none"),
+            _ if self.audited => Some("it names objects of its own that audit it"),
+            _ if !self.has_room_for_audit => {
+                Some("its linker left no entry of its dynamic section to spare (link it with -Wl,--spare-dynamic-tags=5)")
+            }
+            _ => None,
+        }
     }
 
     /// Whether it is ABC, the half of a split program that stays.
@@ -199,6 +214,7 @@ struct Dynamic {
     named: bool,
     debugged: bool,
     audited: bool,
+    has_spare_entry: bool,
 }
 
 fn dynamic(segments: &[Segment], bytes: &[u8], endian: LE) -> Result<Dynamic, Reason> {
@@ -209,10 +225,15 @@ fn dynamic(segments: &[Segment], bytes: &[u8], endian: LE) -> Result<Dynamic, Re
     let bytes = stretch(bytes, segment.offset, segment.file_len).ok_or_else(cut)?;
     let count = bytes.len() / size_of::<elf::Dyn64<LE>>();
     let (entries, _) = object::slice_from_bytes::<elf::Dyn64<LE>>(bytes, count).map_err(|()| cut())?;
-    for entry in entries {
+    for (index, entry) in entries.iter().enumerate() {
         let value = entry.d_val(endian);
         match entry.d_tag(endian) {
-            elf::DT_NULL => break,
+            elf::DT_NULL => {
+                found.has_spare_entry |= entries.get(index + 1).is_some_and(|next| next.d_tag(endian) == elf::DT_NULL);
+                break;
+            }
+            // As the loader's TAG_TO_SPARE.
+            elf::DT_RELACOUNT => found.has_spare_entry = true,
             elf::DT_TEXTREL => found.text_relocations = true,
             elf::DT_FLAGS => found.text_relocations |= value & u64::from(elf::DF_TEXTREL) != 0,
             elf::DT_FLAGS_1 => found.position_independent_program |= value & u64::from(elf::DF_1_PIE) != 0,
@@ -223,6 +244,18 @@ fn dynamic(segments: &[Segment], bytes: &[u8], endian: LE) -> Result<Dynamic, Re
         }
     }
     Ok(found)
+}
+
+/// The loader changes the dynamic section in memory, before ld.so takes away the right to.
+fn dynamic_is_written(segments: &[Segment]) -> bool {
+    let Some(dynamic) = segments.iter().find(|segment| segment.kind == elf::PT_DYNAMIC) else { return false };
+    let holds = |segment: &&Segment| {
+        let end = segment.address.saturating_add(segment.file_len);
+        (segment.address..end).contains(&dynamic.address) && dynamic.address.saturating_add(dynamic.mem_len) <= end
+    };
+    let is_data =
+        |segment: &&Segment| segment.kind == elf::PT_LOAD && segment.flags & (elf::PF_R | elf::PF_W) == elf::PF_R | elf::PF_W;
+    segments.iter().filter(is_data).any(|segment| holds(&segment))
 }
 
 fn kind(of_header: u16, segments: &[Segment], dynamic: &Dynamic) -> Result<Kind, Reason> {

@@ -43,6 +43,9 @@ pub const RANGES_MAX: usize = 64;
 /// [`AbcRecord::flags`]: the program's libraries may be mapped from the store as well.
 pub const ABC_LIBS: u32 = 1;
 
+/// [`XyzRecord::flags`]: the text of a library; no other is ever mapped over one.
+pub const XYZ_LIBRARY: u32 = 1;
+
 /// What ABC says of itself. It lies at the start of a page of the first text segment, where the program's own text is not.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -106,7 +109,7 @@ pub struct XyzRecord {
     pub key: [u8; 32],
     /// Length of the original in bytes.
     pub original_len: u64,
-    /// Zero.
+    /// [`XYZ_LIBRARY`].
     pub flags: u32,
     /// Bytes of `build_id` in use.
     pub build_id_len: u32,
@@ -114,10 +117,10 @@ pub struct XyzRecord {
     pub build_id: [u8; 64],
     /// What is held, by offset.
     pub ranges: [Range; RANGES_MAX],
-    /// XXH3-64 of what the ranges hold, one after the other.
-    pub content: u64,
+    /// SHA-256 of `ranges`, as far as they are in use, and of what they hold, one after the other.
+    pub content: [u8; 32],
     /// Zero.
-    pub unused: [[u8; 8]; 302],
+    pub unused: [[u8; 8]; 299],
     /// XXH3-64 of all before.
     pub checksum: u64,
 }

@@ -17,15 +17,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
+use rustix::fs::{IFlags, XattrFlags, fgetxattr, flistxattr, fsetxattr, ioctl_getflags};
 
-use crate::elf::Kind;
+use crate::elf::{Elf, Kind};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::needed;
 use crate::split::{self, AbcHead, Halves, Options};
+use crate::store::Writing;
 use crate::store::write::Draft;
-use crate::store::{Entry, Store, hex, is_within_one, readers_of, safety};
+use crate::store::{Entry, Identity, Readers, Store, Text, hex, is_within_one, safety};
 use crate::tls;
 
 /// In the environment of a split program, with the key as in its text's name, it makes the loader end with 0 when all is mapped, before
@@ -65,6 +66,7 @@ pub struct Done {
 /// A file that was read.
 struct Source {
     path: PathBuf,
+    identity: Identity,
     metadata: fs::Metadata,
     bytes: Vec<u8>,
     file: File,
@@ -73,16 +75,19 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Source> {
         let path = fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
-        let (file, metadata) = file::open(&path)?;
+        let (file, _) = file::open(&path)?;
+        let (identity, metadata) = Identity::settled(&file, &path)?;
         let bytes = file::rest_of(&file, &path)?;
-        Ok(Source { path, metadata, bytes, file })
+        let source = Source { path, identity, metadata, bytes, file };
+        // Bytes of before and after a change make a file that never was.
+        source.check_unchanged()?;
+        Ok(source)
     }
 
     /// Nobody changed or exchanged it since it was read.
     fn check_unchanged(&self) -> Result<()> {
         let now = fs::metadata(&self.path).map_err(Error::io(&self.path, "looking at"))?;
-        let same = |of: &fs::Metadata| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
-        if same(&now) == same(&self.metadata) {
+        if (now.dev(), Identity::of(&now)) == (self.metadata.dev(), self.identity) {
             return Ok(());
         }
         Err(Error::Unfit { path: self.path.clone(), why: "it was changed meanwhile; it is as that change left it".into() })
@@ -100,6 +105,21 @@ fn rights(file: &File, metadata: &fs::Metadata) -> Option<&'static str> {
         mode if mode & 0o2000 != 0 => Some("it is set-group-id"),
         _ => fgetxattr(file, "security.capability", &mut [0u8; 256]).is_ok().then_some("it has file capabilities"),
     }
+}
+
+/// All bytes of the regular file at `path`.
+///
+/// # Errors
+/// It is something else, too long, or cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    file::read(path)
+}
+
+/// Whether the program at `path`, which is not split, can be started with `auditor` as what audits it.
+pub fn can_be_audited(path: &Path, auditor: &Path) -> bool {
+    let is_dynamic = file::read(path).is_ok_and(|bytes| Elf::read(&bytes).is_ok_and(|elf| elf.kind == Kind::Program));
+    let has_room = || needed::libraries(path).is_ok_and(|libraries| tls::hindrance(path, &libraries).is_none());
+    is_dynamic && !auditor.as_os_str().as_bytes().contains(&b':') && has_room()
 }
 
 /// By what the program at `path` runs with more rights than those of who starts it, if it does.
@@ -124,25 +144,23 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     if source.is_privileged() {
         store.check_for_privileged()?;
     }
-    let readers = readers_of(&source.path, &source.file, &source.metadata)?;
+    let readers = Readers::of_program(&source.path, &source.file, &source.metadata)?;
     let mut options = how.split;
-    let hindrance = if options.libs { libraries_hindrance(&source.path) } else { None };
+    let hindrance = if options.libs { libraries_hindrance(store, &source) } else { None };
     options.libs &= hindrance.is_none();
     let halves = split::split(&source.bytes, store.path().as_os_str().as_bytes(), options).map_err(unfit)?;
     let mut place = source.path.clone();
     if halves.abc.is_some() {
-        check_program(store, &source)?;
+        check_program(store, &source, &readers)?;
         place = place_for(&source, out)?;
     } else {
         if out.is_some() {
             return Err(Error::Wrong(format!("{}: a library stays as it is; leave -o away", source.path.display())));
         }
-        if halves.build_id.is_none() {
-            let why = "a library without a build-id, by which its text would be found (link it with --build-id)";
-            return Err(unfit(why.into()));
-        }
+        // Each program that is split with its libraries could execute this text.
+        safety::check_owned(&source.path)?;
     }
-    let text = writing.put_text(&halves, readers, how.split.huge, how.sealed)?;
+    let text = put_text(&writing, &source, &halves, &readers, how)?;
     let mut done = Done {
         path: place,
         kind: halves.kind,
@@ -155,10 +173,15 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
         done.notes.push(ASKEW.into());
     }
     match &halves.abc {
-        None => writing.enter(&Entry::new(&source.path, halves.key, halves.kind, halves.build_id.clone()))?,
+        None => {
+            source.check_unchanged()?;
+            writing.link_library(&source.identity, &done.text)?;
+            writing.enter(&Entry::new(&source.path, halves.key, halves.kind, Some(source.identity)))?;
+        }
         Some(abc) => {
-            check_halves(store, &halves, abc, &source)?;
-            writing.enter(&Entry::new(&done.path, halves.key, halves.kind, halves.build_id.clone()))?;
+            check_halves(store, &halves, abc, &source, &readers)?;
+            let replaced = out.is_none().then_some(source.identity);
+            writing.enter(&Entry::new(&done.path, halves.key, halves.kind, replaced))?;
             let keeps_rights = out.is_none();
             put_abc(&source, abc, &done.path, keeps_rights)?;
             if !keeps_rights && source.is_privileged() {
@@ -174,18 +197,12 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
 }
 
 /// Whoever may run the program, and gets to it, must get to the store.
-fn check_program(store: &Store, source: &Source) -> Result<()> {
-    let mode = source.metadata.mode();
-    let refused = |why: &str| Err(Error::Unfit { path: source.path.clone(), why: why.into() });
-    if mode & 0o111 == 0 {
-        return refused("nobody may run it; chmod +x, if it is a program");
+fn check_program(store: &Store, source: &Source, readers: &Readers) -> Result<()> {
+    let unfit = |why| Error::Unfit { path: source.path.clone(), why };
+    if source.metadata.mode() & 0o111 == 0 {
+        return Err(unfit("no user may run it; chmod +x, if it is a program".into()));
     }
-    let folder = source.path.parent().unwrap_or(Path::new("/"));
-    if mode & 0o001 != 0 && safety::others_reach(folder) && !safety::others_reach(store.path()) {
-        let what = "others may run it, but would not get to the store: chmod o+x the store's directories, or take another place";
-        return refused(what);
-    }
-    Ok(())
+    readers.check_reach(source.path.parent().unwrap_or(Path::new("/")), store.path()).map_err(unfit)
 }
 
 /// Where the new file is to be. Nobody else can exchange there what is written, tried and renamed.
@@ -195,17 +212,58 @@ fn place_for(source: &Source, out: Option<&Path>) -> Result<PathBuf> {
         None => source.path.clone(),
     };
     safety::check_owned(place.parent().unwrap_or(Path::new("/")))?;
+    let is_immutable = |file: &File| ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE));
+    if out.is_none() && is_immutable(&source.file) {
+        let source = std::io::Error::from_raw_os_error(libc::EPERM);
+        return Err(Error::Io { path: place, doing: "replacing it, which is immutable (chattr -i)", source });
+    }
     Ok(place)
 }
 
-/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
-fn libraries_hindrance(path: &Path) -> Option<String> {
-    tls::hindrance(path, &needed::libraries(path).ok()?)
+/// Puts the text of `halves` there. One that is there may have read-only data besides, which another program needs: then it keeps that, as it
+/// is in `source`.
+fn put_text(writing: &Writing<'_>, source: &Source, halves: &Halves, readers: &Readers, how: How) -> Result<PathBuf> {
+    let store = writing.store;
+    let is_more = !how.split.with_rodata && store.text(&halves.key).is_ok_and(|text| text.has_rodata());
+    let more = is_more.then(|| {
+        let options = Options { with_rodata: true, ..how.split };
+        split::split(&source.bytes, store.path().as_os_str().as_bytes(), options)
+    });
+    let more = more.transpose().map_err(|why| Error::Unfit { path: source.path.clone(), why })?;
+    writing.put_text(more.as_ref().unwrap_or(halves), readers, how.split.huge, how.sealed)
 }
 
-/// What is in the store by now gives the original, together with ABC.
-fn check_halves(store: &Store, halves: &Halves, abc: &[u8], source: &Source) -> Result<()> {
+/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
+fn libraries_hindrance(store: &Store, source: &Source) -> Option<String> {
+    if store.path().as_os_str().as_bytes().contains(&b':') {
+        return Some("the path of the store has a colon, at which ld.so ends the name of what maps them".into());
+    }
+    let elf = Elf::read(&source.bytes).ok()?;
+    if let Some(why) = elf.audit_hindrance() {
+        return Some(why.into());
+    }
+    tls::hindrance(&source.path, &needed::libraries(&source.path).ok()?)
+}
+
+/// All who may run a program can read its text, and only root or the store's owner could have written that; root alone, where it runs
+/// with more rights than those of who starts it. So the loader will take it.
+pub(crate) fn check_text(store: &Store, text: &Text, readers: &Readers, is_privileged: bool) -> Result<()> {
+    text.check_owner(store)?;
+    if is_privileged {
+        store.check_for_privileged()?;
+        safety::check_file(&text.path, &text.metadata, &[0])?;
+    }
+    if text.readers().include(readers) {
+        return Ok(());
+    }
+    let what = "not all who may run the program can read it; split the program again";
+    Err(Error::Unsafe { path: text.path.clone(), what: what.into() })
+}
+
+/// What is in the store by now gives the original, together with ABC, and all who may run that.
+fn check_halves(store: &Store, halves: &Halves, abc: &[u8], source: &Source, readers: &Readers) -> Result<()> {
     let text = store.text(&halves.key)?;
+    check_text(store, &text, readers, source.is_privileged())?;
     match split::join(abc, &text.read()?) {
         Ok(original) if original == source.bytes => Ok(()),
         Ok(_) => Err(Error::NotUsable { path: text.path, what: "it does not give back the program".into() }),
@@ -274,33 +332,49 @@ fn output(mut command: Command) -> std::io::Result<Output> {
     unreachable!("the loop ends by a return")
 }
 
-/// Owner, permissions, times and extended attributes; rights beyond those of who starts it only if `keeps_rights`.
+/// Owner, permissions, times and extended attributes. A copy elsewhere, which is not to keep the rights that a program has beyond those of
+/// who starts it, belongs to who makes it where that user cannot give it away; and a group that it has then may not do what it might not.
 fn copy_attributes(source: &Source, to: &File, keeps_rights: bool) -> Result<()> {
     let about = &source.metadata;
     let path = &source.path;
     let now = to.metadata().map_err(Error::io(path, "looking at its copy"))?;
+    let mut mode = about.mode() & if keeps_rights { 0o7777 } else { 0o1777 };
     if (now.uid(), now.gid()) != (about.uid(), about.gid()) {
-        std::os::unix::fs::fchown(to, Some(about.uid()), Some(about.gid())).map_err(Error::io(path, "keeping its owner"))?;
+        match std::os::unix::fs::fchown(to, Some(about.uid()), Some(about.gid())) {
+            Err(e) if !keeps_rights && e.kind() == std::io::ErrorKind::PermissionDenied => {
+                mode = mode & !0o070 | (mode & 0o007) << 3
+            }
+            other => other.map_err(Error::io(path, "keeping its owner"))?,
+        }
     }
-    to.set_permissions(fs::Permissions::from_mode(about.mode() & if keeps_rights { 0o7777 } else { 0o1777 }))
-        .map_err(Error::io(path, "keeping its permissions"))?;
+    to.set_permissions(fs::Permissions::from_mode(mode)).map_err(Error::io(path, "keeping its permissions"))?;
+    copy_extended_attributes(source, to, keeps_rights)?;
+    let times = FileTimes::new()
+        .set_accessed(about.accessed().map_err(Error::io(path, "looking at"))?)
+        .set_modified(about.modified().map_err(Error::io(path, "looking at"))?);
+    to.set_times(times).map_err(Error::io(path, "keeping its times"))
+}
+
+fn copy_extended_attributes(source: &Source, to: &File, keeps_rights: bool) -> Result<()> {
+    let path = &source.path;
     let mut names = vec![0u8; 65536];
     let len = flistxattr(&source.file, &mut names).unwrap_or(0);
     for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         if !keeps_rights && name == b"security.capability" {
             continue;
         }
+        let is_of_users = name.starts_with(b"user.") || name.starts_with(b"system.");
         let name = CString::new(name).expect("split at zero bytes");
         let mut value = vec![0u8; 65536];
         let len =
             fgetxattr(&source.file, &name, &mut value).map_err(|e| Error::io(path, "reading an extended attribute")(e.into()))?;
-        fsetxattr(to, &name, &value[..len], XattrFlags::empty())
-            .map_err(|e| Error::io(path, "keeping an extended attribute")(e.into()))?;
+        match fsetxattr(to, &name, &value[..len], XattrFlags::empty()) {
+            // Labels of a security module are the module's to give to a copy.
+            Err(rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) if !keeps_rights && !is_of_users => {}
+            other => other.map_err(|e| Error::io(path, "keeping an extended attribute")(e.into()))?,
+        }
     }
-    let times = FileTimes::new()
-        .set_accessed(about.accessed().map_err(Error::io(path, "looking at"))?)
-        .set_modified(about.modified().map_err(Error::io(path, "looking at"))?);
-    to.set_times(times).map_err(Error::io(path, "keeping its times"))
+    Ok(())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -325,11 +399,7 @@ pub fn store_of(path: &Path, abc: &[u8]) -> Result<(AbcHead, PathBuf)> {
 /// It is not split, its text is not there, or the two do not give the original: everything is as it was.
 pub fn join(path: &Path, out: Option<&Path>, store: Option<&Path>) -> Result<PathBuf> {
     let source = Source::open(path)?;
-    let (head, named) = store_of(&source.path, &source.bytes)?;
-    let store = Store::open(store.unwrap_or(&named))?;
-    let text = store.text(&head.record.key)?;
-    let not_usable = |what| Error::NotUsable { path: source.path.clone(), what };
-    let original = split::join(&source.bytes, &text.read()?).map_err(not_usable)?;
+    let (original, store) = original_of(&source, store)?;
     let to = place_for(&source, out)?;
     let mut draft = Draft::begin(&to)?;
     draft.write_sparse(&original)?;
@@ -344,6 +414,35 @@ pub fn join(path: &Path, out: Option<&Path>, store: Option<&Path>) -> Result<Pat
         writing.leave(&source.path)?;
     }
     Ok(to)
+}
+
+/// The whole of the split program `source`; and the store with its text: `store`, or else the one that it names.
+fn original_of(source: &Source, store: Option<&Path>) -> Result<(Vec<u8>, Store)> {
+    let (head, named) = store_of(&source.path, &source.bytes)?;
+    let store = Store::open(store.unwrap_or(&named))?;
+    let text = store.text(&head.record.key)?;
+    let not_usable = |what| Error::NotUsable { path: source.path.clone(), what };
+    let original = split::join(&source.bytes, &text.read()?).map_err(not_usable)?;
+    Ok((original, store))
+}
+
+/// Makes `out` a file for debuggers, of the split program at `path`: the whole program, but with the program headers of the half. A core file
+/// has those, and a debugger finds out by them where the program was loaded. It cannot be run.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_for_debugger(path: &Path, out: &Path, store: Option<&Path>) -> Result<PathBuf> {
+    let source = Source::open(path)?;
+    let (mut whole, _) = original_of(&source, store)?;
+    let elf = Elf::read(&source.bytes).map_err(|why| Error::NotSplit { path: source.path.clone(), why })?;
+    let headers = elf.headers_at as usize..elf.headers_at as usize + 56 * elf.segments.len();
+    whole[headers.clone()].copy_from_slice(&source.bytes[headers]);
+    let mut draft = Draft::begin(&place_for(&source, Some(out))?)?;
+    draft.write_sparse(&whole)?;
+    copy_attributes(&source, draft.file(), false)?;
+    source.check_unchanged()?;
+    draft.finish(source.metadata.mode() & 0o666)?;
+    absolute(out)
 }
 
 #[cfg(test)]

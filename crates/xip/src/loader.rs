@@ -176,6 +176,8 @@ mod tests {
             ("STORE_PATH_MAX", format::STORE_PATH_MAX as u64),
             ("RANGES_MAX", format::RANGES_MAX as u64),
             ("ABC_LIBS", format::ABC_LIBS.into()),
+            ("XYZ_LIBRARY", format::XYZ_LIBRARY.into()),
+            ("IDENTITY_LEN", crate::store::IDENTITY_LEN as u64),
             ("RANGE_TEXT", format::RANGE_TEXT.into()),
             ("RANGE_RODATA", format::RANGE_RODATA.into()),
             ("SLOT_LEN", SLOT_LEN as u64),
@@ -203,12 +205,13 @@ mod tests {
         let xyz = [
             offset_of!(format::XyzRecord, range_count),
             offset_of!(format::XyzRecord, key),
+            offset_of!(format::XyzRecord, flags),
             offset_of!(format::XyzRecord, build_id_len),
             offset_of!(format::XyzRecord, build_id),
             offset_of!(format::XyzRecord, ranges),
             offset_of!(format::XyzRecord, content),
         ];
-        assert_eq!(xyz, [12, 16, 60, 64, 128, 1664]);
+        assert_eq!(xyz, [12, 16, 56, 60, 64, 128, 1664]);
         assert_eq!((offset_of!(format::Range, len), offset_of!(format::Range, kind)), (8, 16));
     }
 }

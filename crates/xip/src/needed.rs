@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::store::safety;
 
+/// The group that has no rights anywhere.
+const NO_GROUP: u32 = 65534;
+
 /// What is started for the sake of a file of another user is started with that user's rights, and without this one's environment. Whether it
 /// is another's.
 pub fn as_owner(command: &mut Command, file: &Metadata) -> bool {
@@ -25,7 +28,8 @@ pub fn as_owner(command: &mut Command, file: &Metadata) -> bool {
         command.env_clear();
     }
     if is_anothers && me == 0 {
-        command.uid(owner).gid(file.gid());
+        // Not the file's group: its owner need not be in that (a set-group-id directory gives it).
+        command.uid(owner).gid(NO_GROUP);
     }
     is_anothers
 }
@@ -65,11 +69,15 @@ pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     }
     let mut found: Vec<PathBuf> = Vec::new();
     for line in listed.lines() {
-        // "libz.so.1 => /lib/libz.so.1 (0x7f…)", or "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
+        // "libz.so.1 => /lib/libz.so.1 (0x7f…)", or "/lib64/ld-linux-x86-64.so.2 (0x7f…)". A relative path (RPATH, LD_LIBRARY_PATH) is one from
+        // this directory; what has no path is no file (linux-vdso.so.1).
         let named = line.split("=>").last().unwrap_or(line).trim();
         let Some((name, _)) = named.rsplit_once(" (0x") else { continue };
-        let Ok(library) = std::fs::canonicalize(name) else { continue };
-        if name.starts_with('/') && !found.contains(&library) {
+        if !name.contains('/') {
+            continue;
+        }
+        let library = std::fs::canonicalize(name).map_err(Error::io(Path::new(name), "finding"))?;
+        if !found.contains(&library) {
             found.push(library);
         }
     }

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::elf::{Elf, Kind, Reason, stretch};
 use crate::format::{
-    ABC_LIBS, ABC_MAGIC, AbcRecord, LOADER_NAME, PAGE, PATH_AT, RANGES_MAX, Range, SPLIT_MARK, STORE_PATH_MAX, VERSION, XYZ_MAGIC,
-    XyzRecord,
+    ABC_LIBS, ABC_MAGIC, AbcRecord, LOADER_NAME, PAGE, PATH_AT, RANGES_MAX, Range, SPLIT_MARK, STORE_PATH_MAX, VERSION,
+    XYZ_LIBRARY, XYZ_MAGIC, XyzRecord,
 };
 use crate::layout::{HUGE_PAGE, Layout, can_be_huge};
 
@@ -139,6 +139,7 @@ fn xyz(original: &[u8], elf: &Elf, layout: &Layout, key: Key) -> Vec<u8> {
     let mut record =
         XyzRecord { magic: XYZ_MAGIC, version: VERSION, range_count: layout.ranges.len() as u32, key, ..XyzRecord::zeroed() };
     record.original_len = original.len() as u64;
+    record.flags = if elf.kind == Kind::Library { XYZ_LIBRARY } else { 0 };
     record.ranges[..layout.ranges.len()].copy_from_slice(&layout.ranges);
     if let Some(id) = &elf.build_id {
         record.build_id_len = id.len() as u32;
@@ -280,13 +281,14 @@ impl XyzRecord {
         if sound { Ok(()) } else { Err("its record is damaged, or it was cut off".into()) }
     }
 
-    fn content_sum(&self, xyz: &[u8]) -> u64 {
-        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    fn content_sum(&self, xyz: &[u8]) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        hasher.update(bytemuck::cast_slice(self.ranges()));
         for range in self.ranges() {
             let (from, to) = held(range, xyz.len());
             hasher.update(&xyz[from..to]);
         }
-        hasher.digest()
+        hasher.finalize().into()
     }
 
     /// Checks what `xyz`, all of a file with this record, holds.

@@ -12,7 +12,7 @@ use crate::file;
 use crate::format::{ABC_LIBS, PAGE, RANGE_RODATA, RANGE_TEXT};
 use crate::install::store_of;
 use crate::split::AbcHead;
-use crate::store::{Store, Text, hex};
+use crate::store::{Identity, Store, Text, hex};
 
 /// Pages of a program, by what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,7 +88,10 @@ pub fn stat(path: &Path, store: Option<&Store>) -> Result<Stat> {
     let head = AbcHead::find(&bytes).ok();
     let text = match (&head, store) {
         (Some(head), _) => Some(text_of_program(&path, &bytes, head)?),
-        (None, Some(store)) => text_of_library(&elf, store),
+        (None, Some(store)) => {
+            let text = store.library_text(&Identity::of(&about));
+            text.map(|text| text_stat(store.path().to_owned(), &text))
+        }
         (None, None) => None,
     };
     let kind = match elf.kind {
@@ -142,12 +145,6 @@ fn text_of_program(path: &Path, bytes: &[u8], head: &AbcHead) -> Result<TextStat
             problem: Some(problem.to_string()),
         },
     })
-}
-
-fn text_of_library(elf: &Elf, store: &Store) -> Option<TextStat> {
-    let link = store.build_id_path(elf.build_id.as_deref()?);
-    let text = Text::open(&fs::canonicalize(link).ok()?).ok()?;
-    Some(text_stat(store.path().to_owned(), &text))
 }
 
 fn text_stat(store: PathBuf, text: &Text) -> TextStat {

@@ -2,7 +2,6 @@
 //!
 //! What must hold: nothing is changed, and no program's own code is run (see [`crate::install::CHECK`]).
 
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use crate::format::RANGE_RELATION;
 use crate::install;
 use crate::loader;
 use crate::split::{self, Key};
-use crate::store::{Entry, Store, Text, Use, safety};
+use crate::store::{Entry, Readers, Store, Text, Use, safety};
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, Serialize)]
@@ -55,6 +54,8 @@ impl Store {
     pub fn verify(&self, start: bool, mut progress: impl FnMut(u64, u64)) -> Result<Verified> {
         let mut found = Verified::default();
         self.verify_loader(&mut found)?;
+        // What a program that is started executes first is the store's loader, and the store may be somebody else's.
+        let start = start && found.problems.is_empty() && safety::check_owned(self.path()).is_ok();
         for path in self.text_paths()? {
             found.texts += 1;
             match Text::open(&path).and_then(|text| check_text(self, &text)) {
@@ -66,7 +67,7 @@ impl Store {
         for (index, entry) in entries.iter().enumerate() {
             progress(index as u64, entries.len() as u64);
             match entry.in_use(self) {
-                Use::Stale => found.stale.push(entry.path.clone()),
+                Use::Stale | Use::Missed => found.stale.push(entry.path.clone()),
                 Use::Unknown => found.unseen.push(entry.path.clone()),
                 Use::InUse(key) => match self.verify_entry(entry, &key, start) {
                     Ok(()) if entry.library => found.libraries += 1,
@@ -80,12 +81,16 @@ impl Store {
 
     fn verify_loader(&self, found: &mut Verified) -> Result<()> {
         for (path, bytes) in [(self.loader_path(), loader::loader()?.to_vec()), (self.audit_path(), loader::audit(self.path())?)] {
-            let what = match fs::read(&path) {
-                Err(e) => format!("{e}; splitting any program into this store puts it back"),
-                Ok(there) if there != bytes => {
-                    "not the one that this version of towa has; splitting any program into this store puts that there".into()
-                }
-                Ok(_) => continue,
+            let remedy = "splitting any program into this store puts that of this version of towa there";
+            let owners = [0, self.owner()?];
+            let looked = file::open_in_store(&path).and_then(|(file, about)| {
+                safety::check_file(&path, &about, &owners)?;
+                Ok(about.len() == bytes.len() as u64 && file::rest_of(&file, &path)? == bytes)
+            });
+            let what = match looked {
+                Ok(true) => continue,
+                Ok(false) => format!("of another version, or damaged; {remedy}"),
+                Err(error) => format!("{}; {remedy}", problem(&path, &error).what),
             };
             found.problems.push(Problem { path, what });
         }
@@ -93,12 +98,22 @@ impl Store {
     }
 
     fn verify_entry(&self, entry: &Entry, key: &Key, start: bool) -> Result<()> {
-        let bytes = file::read(&entry.path)?;
+        let (file, metadata) = file::open(&entry.path)?;
+        let bytes = file::rest_of(&file, &entry.path)?;
         let text = self.text(key)?;
         let not_usable = |what: Reason| Error::NotUsable { path: entry.path.clone(), what };
+        let readers = Readers::of_program(&entry.path, &file, &metadata);
         if entry.library {
+            let linked = entry.identity.and_then(|identity| self.library_text(&identity));
+            if linked.is_none_or(|linked| linked.path != text.path) {
+                return Err(not_usable("nothing leads to its text, so that it runs from its own; split it again".into()));
+            }
             return check_library(&bytes, &text).map_err(not_usable);
         }
+        let is_privileged = install::rights_of(&entry.path)?.is_some();
+        let readers = readers?;
+        install::check_text(self, &text, &readers, is_privileged)?;
+        readers.check_reach(entry.path.parent().unwrap_or(Path::new("/")), self.path()).map_err(not_usable)?;
         let (_, store) = install::store_of(&entry.path, &bytes)?;
         if store != self.path() {
             return Err(not_usable(format!("it looks for its text in {}", store.display())));
@@ -116,6 +131,7 @@ fn check_text(store: &Store, text: &Text) -> Result<u64> {
     if store.text_path(&text.record.key) != text.path {
         return Err(Error::NotUsable { path: text.path.clone(), what: "the text of another program than its name says".into() });
     }
+    text.check_owner(store)?;
     if text.metadata.mode() & 0o222 != 0 {
         let what = "it can be written to, by its owner at least; chmod a-w".into();
         return Err(Error::Unsafe { path: text.path.clone(), what });
@@ -131,7 +147,7 @@ fn check_library(library: &[u8], text: &Text) -> std::result::Result<(), Reason>
     for range in text.record.ranges().iter().filter(|range| range.kind != RANGE_RELATION) {
         let (from, to) = (range.offset as usize, ((range.offset + range.len) as usize).min(library.len()));
         if library.get(from..to).is_none_or(|own| own != &xyz[from..to]) {
-            return Err("it and its text in the store differ, though their build-ids agree; split it again".into());
+            return Err("it and its text in the store differ; split it again".into());
         }
     }
     Ok(())

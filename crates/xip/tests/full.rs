@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sweep_support::{LIBS, Place, TEXT, command, is_root, patiently, program, run};
 use towa_xip::split::AbcHead;
-use towa_xip::store::Store;
+use towa_xip::store::{Collect, Store};
 use towa_xip::{Error, install};
 
 /// Gives `act` a new directory, and a way to mount a memory file system there with some options.
@@ -106,7 +106,7 @@ fn a_store_that_is_full() {
                 }
             }
             if let Ok(store) = Store::open(&at) {
-                store.write().and_then(|writing| writing.collect(false)).unwrap();
+                store.write().and_then(|writing| writing.collect(Collect::default())).unwrap();
                 let left = names(&at).into_iter().filter(|name| name.starts_with(".towa-xip-")).count();
                 assert_eq!((left, store.text_paths().unwrap().len()), (0, 0), "{options}");
             }

@@ -12,7 +12,7 @@ use sweep_support::{LIBS, Place, TEXT, command, is_root, program, run};
 use towa_xip::format::{PATH_AT, RANGE_RODATA, XyzRecord};
 use towa_xip::install::{self, How};
 use towa_xip::split::{AbcHead, Options};
-use towa_xip::store::Text;
+use towa_xip::store::{Collect, Text};
 use towa_xip::{Error, needed};
 
 const NOBODY: u32 = 65534;
@@ -93,7 +93,10 @@ fn a_split_program_that_names_another_loader_is_not_started() {
     fs::write(&path, &abc).unwrap();
     let verified = place.store.verify(true, |_, _| {}).unwrap();
     assert_eq!((verified.programs, verified.problems.len()), (0, 1), "{verified:?}");
-    assert!(place.store.write().unwrap().collect(false).unwrap().texts.is_empty(), "its text is all there is to mend it with");
+    assert!(
+        place.store.write().unwrap().collect(Collect::default()).unwrap().texts.is_empty(),
+        "its text is all there is to mend it with"
+    );
     assert!(!proof.exists(), "it was started");
 }
 
@@ -146,7 +149,8 @@ fn named_pipes_and_links_in_the_way() {
     assert_eq!((verified.stale.len(), verified.problems.len()), (1, 0), "{verified:?}");
     assert!(within_seconds(|| install::split(&place.store, &path, None, TEXT)).is_err());
     assert!(within_seconds(|| towa_xip::stat::stat(&path, None)).is_err());
-    assert_eq!(within_seconds(|| place.store.write().unwrap().collect(false).unwrap()).texts.len(), 1);
+    let force = Collect { force: true, dry: false };
+    assert_eq!(within_seconds(|| place.store.write().unwrap().collect(force).unwrap()).texts.len(), 1);
 
     let lock = place.store.path().join("lock");
     assert_eq!(fs::metadata(&lock).unwrap().mode() & 0o777, 0o600, "nobody else can hold it");
@@ -179,14 +183,14 @@ fn a_program_that_was_moved_or_has_other_names_keeps_its_text() {
     let moved = path.with_file_name("moved");
     fs::rename(&path, &moved).unwrap();
     for _ in 0..2 {
-        assert!(place.store.write().unwrap().collect(false).unwrap().texts.is_empty());
+        assert!(place.store.write().unwrap().collect(Collect::default()).unwrap().texts.is_empty());
         assert!(runs(&moved));
     }
     let linked = path.with_file_name("linked");
     fs::hard_link(&moved, &linked).unwrap();
     install::join(&moved, None, None).unwrap();
     for _ in 0..2 {
-        assert!(place.store.write().unwrap().collect(false).unwrap().texts.is_empty());
+        assert!(place.store.write().unwrap().collect(Collect::default()).unwrap().texts.is_empty());
         assert!(runs(&linked) && runs(&moved));
     }
 }
@@ -199,7 +203,7 @@ fn a_directory_that_is_another_by_now_says_nothing() {
     let (folder, away) = (place.at("programs"), place.at("away"));
     fs::rename(&folder, &away).unwrap();
     fs::create_dir(&folder).unwrap();
-    let collected = place.store.write().unwrap().collect(false).unwrap();
+    let collected = place.store.write().unwrap().collect(Collect::default()).unwrap();
     assert!(collected.texts.is_empty() && collected.kept == [path.clone()], "as where nothing is mounted: {collected:?}");
     fs::remove_dir(&folder).unwrap();
     fs::rename(&away, &folder).unwrap();
@@ -266,14 +270,42 @@ fn who_may_run_a_program_gets_to_its_text() {
     if !is_root() {
         return eprintln!("SKIP: giving a program to another user takes root");
     }
+    for (bits, owner, group) in [(0o750, 0, NOBODY), (0o4750, NOBODY, NOBODY), (0o700, NOBODY, NOBODY)] {
+        chown(&path, Some(owner), Some(group)).unwrap();
+        mode(&path, bits);
+        let done = install::split(&private, &path, None, TEXT);
+        assert!(done.is_err(), "{bits:o}: a group, or the program's owner, would not get to the store");
+    }
     mode(&path, 0o700);
     chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
-    let text = install::split(&place.store, &path, None, TEXT).unwrap().text;
+    // Its text stays root's: who owns a file can change it.
+    let text = match install::split(&place.store, &path, None, TEXT) {
+        Ok(done) => done.text,
+        Err(why) => return eprintln!("SKIP: no access lists here: {why}"),
+    };
     let about = fs::metadata(&text).unwrap();
-    assert_eq!((about.uid(), about.gid(), about.mode() & 0o777), (NOBODY, NOBODY, 0o400));
-    let mut as_nobody = command(&path, &["--version"], path.parent().unwrap());
-    std::os::unix::process::CommandExt::uid(&mut as_nobody, NOBODY);
-    assert!(run(as_nobody, Duration::from_secs(10)).is_success());
+    assert_eq!((about.uid(), about.mode() & 0o777), (0, 0o440));
+    let as_user = |user: u32| {
+        let mut command = command(&path, &["--version"], path.parent().unwrap());
+        std::os::unix::process::CommandExt::uid(&mut command, user);
+        std::os::unix::process::CommandExt::gid(&mut command, user);
+        run(command, Duration::from_secs(10)).is_success()
+    };
+    assert!(as_user(NOBODY));
+    // Nor can anybody else read it.
+    mode(&path, 0o755);
+    assert!(!as_user(NOBODY - 1), "the program's mode was all that kept it");
+    // The same program for another user, too: the first keeps its text.
+    let second = place.copy(&path, "second");
+    install::join(&path, None, None).unwrap();
+    fs::copy(&path, &second).unwrap();
+    mode(&path, 0o700);
+    chown(&second, Some(NOBODY - 1), Some(NOBODY - 1)).unwrap();
+    mode(&second, 0o750);
+    install::split(&place.store, &path, None, TEXT).unwrap();
+    install::split(&place.store, &second, None, TEXT).unwrap();
+    assert!(as_user(NOBODY));
+    assert!(place.store.verify(true, |_, _| {}).unwrap().problems.is_empty());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use sweep_support::{LIBS, Outcome, Place, TEXT, command, program, run, setting};
 use towa_xip::install;
 use towa_xip::needed;
 use towa_xip::split::{AbcHead, key_of};
-use towa_xip::store::Store;
+use towa_xip::store::{Collect, Store};
 
 /// In the environment of the child: the directory that it works in.
 const WORK: &str = "TOWA_XIP_KILL_WORK";
@@ -39,7 +39,7 @@ fn child_that_splits_and_joins_for_ever() {
         let is_split = AbcHead::find(&fs::read(path).unwrap()).is_ok();
         // None of these may fail: this is the only one that works here.
         match rng.random_range(0..8) {
-            0 => drop(store.write().unwrap().collect(false).unwrap()),
+            0 => drop(store.write().unwrap().collect(Collect::default()).unwrap()),
             1 => {
                 let library = libraries[rng.random_range(0..libraries.len())].clone();
                 sweep_support::patiently(|| install::split(&store, &library, None, LIBS)).unwrap();
@@ -144,7 +144,7 @@ fn check(subjects: &[Subject], place: &Place, seen: &mut BTreeMap<&str, usize>, 
 
 /// Collects, and nothing is too much any more; all that is split stays right.
 fn check_collected(subjects: &[Subject], place: &Place, round: u64) {
-    place.store.write().unwrap().collect(false).unwrap();
+    place.store.write().unwrap().collect(Collect { force: true, dry: false }).unwrap();
     let left = [leftovers(&place.at("programs")), leftovers(place.store.path())].concat();
     assert!(left.is_empty(), "round {round}: gc leaves {left:?}");
     let found = place.store.verify(true, |_, _| {}).unwrap();

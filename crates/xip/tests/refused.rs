@@ -16,7 +16,7 @@ use sweep_support::{LIBS, Outcome, Place, TEXT, command, is_root, program, run, 
 use towa_xip::elf::Elf;
 use towa_xip::layout::Layout;
 use towa_xip::split::AbcHead;
-use towa_xip::store::{Entry, Store};
+use towa_xip::store::{Collect, Entry, Store};
 use towa_xip::{Error, install};
 
 /// In the environment of a child that splits: the store, and the program.
@@ -237,7 +237,7 @@ fn names_and_links() {
     assert_eq!(version(&strange), whole);
     let found = place.store.verify(true, |_, _| {}).unwrap();
     assert_eq!((found.programs, found.problems.len(), found.stale.len()), (2, 0, 0), "{found:?}");
-    place.store.write().unwrap().collect(false).unwrap();
+    place.store.write().unwrap().collect(Collect::default()).unwrap();
     assert_eq!(version(&strange), whole);
     install::join(&strange, None, None).unwrap();
     assert!(fs::read(&strange).unwrap() == original);
@@ -384,7 +384,7 @@ fn a_split_program_that_was_not_replaced_keeps_its_text() {
     // `split -o` of another program over it was stopped after its entry.
     let other = Entry::new(&path, [7; 32], done.kind, None);
     place.store.write().unwrap().enter(&other).unwrap();
-    let collected = place.store.write().unwrap().collect(false).unwrap();
+    let collected = place.store.write().unwrap().collect(Collect::default()).unwrap();
     assert!(collected.texts.is_empty(), "{collected:?}");
     assert_eq!(version(&path), whole);
     assert!(place.store.verify(true, |_, _| {}).unwrap().problems.is_empty());

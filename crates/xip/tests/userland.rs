@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sweep_support::{LIBS, Outcome, Place, begins_like_elf, command, harmless, is_privileged, patiently, run};
+use towa_xip::store::Collect;
 use towa_xip::{Error, install};
 
 /// Programs that are run if not all are.
@@ -375,7 +376,7 @@ fn check_store(place: &Place) {
     let found = place.store.verify(false, |_, _| {}).unwrap();
     assert!(found.problems.is_empty(), "{:?}", found.problems);
     assert_eq!(found.libraries, place.library_count());
-    place.store.write().unwrap().collect(false).unwrap();
+    place.store.write().unwrap().collect(Collect::default()).unwrap();
     let left = place.store.verify(false, |_, _| {}).unwrap();
     assert!(left.problems.is_empty() && left.stale.is_empty() && left.programs == 0, "{left:?}");
     assert_eq!((left.libraries, left.texts), (found.libraries, found.libraries), "a text for each library, and no other");

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use towa_xip::install;
-use towa_xip::store::Store;
+use towa_xip::store::{Collect, Store};
 
 use super::ledger::Ledger;
 use super::place;
@@ -25,6 +25,10 @@ pub struct JoinArgs {
     /// Leave the split program as it is, and make the whole one OUT: for debuggers, for another machine.
     #[arg(long, short, value_name = "OUT")]
     output: Option<PathBuf>,
+    /// Make OUT a file for a debugger, which reads a core file of the split program with it: whole, but for its program headers. It cannot be
+    /// run.
+    #[arg(long, requires = "output")]
+    for_debugger: bool,
     /// Replace OUT whatever it is; without it only what is empty or a split program.
     #[arg(long, requires = "output")]
     force: bool,
@@ -42,11 +46,14 @@ struct Line {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_joined: Option<String>,
+    #[serde(skip)]
+    for_debugger: bool,
 }
 
 impl Display for Line {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.not_joined {
+            None if self.for_debugger => write!(f, "{}: for a debugger", self.path),
             None => write!(f, "{}: whole again", self.path),
             Some(why) => write!(f, "not joined  {why}"),
         }
@@ -55,13 +62,18 @@ impl Display for Line {
 
 /// Remove texts that no program and no library uses any more.
 ///
-/// Of use is what a program or library needs that was split into this store, as long as it is still at its place and still what it was: not
-/// replaced by a package, not joined. Copies of split programs made by `cp` are not known here; join them first, or split them in their place.
+/// A text cannot be made anew without its program, so it goes only if that is known to be whole: joined, or never replaced. The text of a
+/// program that is not at its place any more is kept, for it may have been moved; --force removes it as well. Copies of split programs made
+/// by `cp` are not known here; join them first, or split them in their place.
 #[derive(Debug, Args)]
 pub struct GcArgs {
     /// Only say what would go.
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Remove also the texts of programs that are not at their place any more: removed, replaced by a package, or moved. One that was
+    /// moved, and is split, does not run after that.
+    #[arg(long)]
+    force: bool,
     /// Report as JSON.
     #[arg(long)]
     json: bool,
@@ -84,8 +96,12 @@ fn join_all(args: &JoinArgs, ledger: &mut Ledger<Line>) -> Result<()> {
         place::check_output(out, &args.programs, args.force)?;
     }
     for program in &args.programs {
-        match install::join(program, args.output.as_deref(), args.store.as_deref()) {
-            Ok(path) => ledger.write(Line { path: report::path(&path), not_joined: None })?,
+        let joined = match (&args.output, args.store.as_deref()) {
+            (Some(out), store) if args.for_debugger => install::join_for_debugger(program, out, store),
+            (out, store) => install::join(program, out.as_deref(), store),
+        };
+        match joined {
+            Ok(path) => ledger.write(Line { path: report::path(&path), not_joined: None, for_debugger: args.for_debugger })?,
             Err(error @ towa_xip::Error::Full { .. }) => return Err(error.into()),
             Err(error) => refuse(program, error.into(), args.programs.len() > 1, ledger)?,
         }
@@ -96,7 +112,7 @@ fn join_all(args: &JoinArgs, ledger: &mut Ledger<Line>) -> Result<()> {
 /// It has a line of its own where there are others.
 fn refuse(program: &Path, error: anyhow::Error, among_others: bool, ledger: &mut Ledger<Line>) -> Result<()> {
     if among_others {
-        ledger.write(Line { path: report::path(program), not_joined: Some(failure::message(&error)) })?;
+        ledger.write(Line { path: report::path(program), not_joined: Some(failure::message(&error)), for_debugger: false })?;
     }
     ledger.fail(error);
     Ok(())
@@ -104,7 +120,8 @@ fn refuse(program: &Path, error: anyhow::Error, among_others: bool, ledger: &mut
 
 /// `towa xip gc`.
 pub fn gc(args: &GcArgs) -> Result<()> {
-    let collect = || -> Result<_> { Ok(Store::open(&args.store)?.write()?.collect(args.dry_run)?) };
+    let how = Collect { dry: args.dry_run, force: args.force };
+    let collect = || -> Result<_> { Ok(Store::open(&args.store)?.write()?.collect(how)?) };
     let done = report::bad_news(args.json, ("store", report::path(&args.store)), collect())?;
     if args.json {
         return report::json(&done);
@@ -112,6 +129,10 @@ pub fn gc(args: &GcArgs) -> Result<()> {
     let would = if args.dry_run { "would be " } else { "" };
     for path in &done.forgotten {
         report::line(format_args!("{}: split no more", report::path(path)))?;
+    }
+    for path in &done.missed {
+        let what = "not there any more, or replaced; its text is kept, for it may have been moved (--force removes it)";
+        report::print(&format!("{}: {what}\n", report::path(path)))?;
     }
     for path in &done.kept {
         report::line(format_args!("{}: its directory is not there; its text is kept", report::path(path)))?;

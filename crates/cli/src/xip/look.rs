@@ -115,9 +115,10 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
             "{programs} programs and {libraries} libraries are sound; {texts} texts, {}",
             bytes(found.bytes)
         ))?;
-        for (paths, what) in
-            [(&found.stale, "split no more (`towa xip gc`)"), (&found.unseen, "not looked at: its directory is not there")]
-        {
+        for (paths, what) in [
+            (&found.stale, "not split any more, or not there (`towa xip gc` tells what becomes of its text)"),
+            (&found.unseen, "not looked at: its directory is not there"),
+        ] {
             paths.iter().try_for_each(|path| report::line(format_args!("{}: {what}", report::path(path))))?;
         }
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use towa_media::Kind;
 use towa_xip::elf::{self, Elf};
+use towa_xip::install;
 use towa_xip::split::AbcHead;
 
 use crate::failure::{FAILED, USAGE, coded};
@@ -23,7 +24,7 @@ pub fn check_output(out: &Path, files: &[impl AsRef<Path>], force: bool) -> Resu
     }
     // What cannot be looked at cannot be written either, which is said there.
     let Ok(there) = fs::symlink_metadata(out) else { return Ok(()) };
-    let is_split = || fs::read(out).is_ok_and(|bytes| AbcHead::find(&bytes).is_ok());
+    let is_split = || install::read(out).is_ok_and(|bytes| AbcHead::find(&bytes).is_ok());
     if force || there.is_file() && (there.len() == 0 || is_split()) {
         return Ok(());
     }
@@ -55,10 +56,8 @@ pub fn check_lasting(store: &Path, files: &[PathBuf]) -> Result<()> {
 
 /// Something that would be replaced: not a library, and not what is refused anyhow.
 fn is_program(path: &Path) -> bool {
-    // A named pipe must not keep us waiting for its other end.
-    let is_file = fs::metadata(path).is_ok_and(|about| about.is_file());
-    let read = || Elf::read(&fs::read(path).ok()?).ok();
-    is_file && read().is_some_and(|elf| elf.kind != elf::Kind::Library && !elf.is_split())
+    let read = || Elf::read(&install::read(path).ok()?).ok();
+    read().is_some_and(|elf| elf.kind != elf::Kind::Library && !elf.is_split())
 }
 
 /// The file system of `store`, which need not be there yet, if that loses everything when the machine is switched off.

@@ -21,9 +21,14 @@ use crate::report;
 
 /// Run a program with its text in a store, without changing the program.
 ///
-/// Its other half is made in the store, once, and used again until the program changes or `towa xip gc` removes it. Programs that look for files beside themselves do
-/// not find them this way: split those in their place. A program that runs with more rights than its user's (set-user-id, set-group-id, file
-/// capabilities) runs whole, and so does one whose other half cannot be made.
+/// Its other half is made in the store, once, and used again until the program changes or `towa xip gc` removes it. Programs that look for
+/// files beside themselves do not find them this way: split those in their place. Programs that this one starts (gcc starts cc1) are not
+/// split.
+///
+/// A program that runs with more rights than its user's (set-user-id, set-group-id, file capabilities) runs whole, and so does one whose
+/// other half cannot be made: it has too little text, the store is full, read-only, another user's, or in use. With --libs the text of its
+/// libraries comes from the store all the same, where the program itself has too little to be split (java): it is started with LD_AUDIT,
+/// which the programs that it starts inherit. Libraries that it opens later (libjvm.so) are split by naming them.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Directory of the texts; made if it is not there.
@@ -44,20 +49,39 @@ const NOT_STARTED: u8 = 126;
 pub fn run(args: &RunArgs) -> Result<()> {
     let name = &args.program[0];
     let path = find(name).ok_or_else(|| failure::coded(NOT_FOUND, format!("{}: no such program", name.display())))?;
-    let split = match half(args, &path) {
+    let (split, auditor) = match half(args, &path) {
         Err(error) if is_no_reason_not_to_run(&error) => {
-            report::say(&format!("{}; it runs whole", failure::message(&error)));
-            path
+            let auditor = auditor_for(args, &path, &error);
+            let what = if auditor.is_some() { "only the text of its libraries comes from the store" } else { "it runs whole" };
+            report::say(&format!("{}; {what}", failure::message(&error)));
+            (path, auditor)
         }
-        other => other?,
+        other => (other?, None),
     };
-    let error = Command::new(&split).arg0(name).args(&args.program[1..]).exec();
+    let mut command = Command::new(&split);
+    if let Some(auditor) = auditor {
+        command.env("LD_AUDIT", auditor);
+    }
+    let error = command.arg0(name).args(&args.program[1..]).exec();
     Err(failure::coded(NOT_STARTED, format!("{}: cannot be started: {error}", split.display())))
 }
 
 /// The program is no worse off whole: it has no other half, or nobody can make one now.
 fn is_no_reason_not_to_run(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(towa_xip::Error::Unfit { .. })) || is_forbidden(error)
+    use towa_xip::Error::*;
+    matches!(error.downcast_ref(), Some(Unfit { .. } | Full { .. } | Unsupported { .. })) || is_forbidden(error)
+}
+
+/// The audit object by which ld.so maps the text of the program's libraries from the store, if the program itself has no other half, and
+/// nothing is against it.
+fn auditor_for(args: &RunArgs, path: &Path, error: &anyhow::Error) -> Option<PathBuf> {
+    let is_unfit = matches!(error.downcast_ref(), Some(towa_xip::Error::Unfit { .. }));
+    if !(args.how.libs && is_unfit && install::rights_of(path).ok()?.is_none()) || std::env::var_os("LD_AUDIT").is_some() {
+        return None;
+    }
+    let store = Store::open(&args.store).ok().filter(|store| store.is_safe())?;
+    let auditor = store.audit_path();
+    install::can_be_audited(path, &auditor).then_some(auditor)
 }
 
 /// This user must not write there, nobody can, or others do all the time.
@@ -107,7 +131,7 @@ fn make(store: &Store, path: &Path, split: &Path, how: &HowArgs) -> Result<PathB
         fs::set_permissions(made, fs::Permissions::from_mode(0o755)).with_context(|| format!("{}: permissions", made.display()))?;
     }
     if how.libs {
-        for (library, done) in put_libraries(store, path, how.how()) {
+        for (library, done) in put_libraries(store, path, how.how(), true) {
             if let Err(error) = done {
                 log::info!("{}: keeps its own text: {error}", library.display());
             }
@@ -118,7 +142,7 @@ fn make(store: &Store, path: &Path, split: &Path, how: &HowArgs) -> Result<PathB
 }
 
 fn has_its_text(store: &Store, half: &Path) -> bool {
-    let abc = fs::read(half).unwrap_or_default();
+    let Ok(abc) = install::read(half) else { return false };
     AbcHead::find(&abc).is_ok_and(|head| store.text(&head.record.key).is_ok())
 }
 

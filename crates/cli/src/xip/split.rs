@@ -10,7 +10,7 @@ use towa_xip::elf::Kind;
 use towa_xip::install::{self, How};
 use towa_xip::needed;
 use towa_xip::split::Options;
-use towa_xip::store::Store;
+use towa_xip::store::{Identity, Store};
 
 use super::ledger::Ledger;
 use super::place;
@@ -131,18 +131,29 @@ fn split_one(store: &Store, file: &Path, args: &SplitArgs, ledger: &mut Ledger<L
     ledger.write(Line::of(done, notes))
 }
 
-/// Puts the texts of a program's libraries into the store; gives what could not be, which is no reason not to split the program.
-pub fn put_libraries(store: &Store, program: &Path, how: How) -> Vec<(PathBuf, towa_xip::Result<install::Done>)> {
+/// Puts the texts of a program's libraries into the store, or of those alone that have none there (`missing_only`); gives what could not be,
+/// which is no reason not to split the program.
+pub fn put_libraries(
+    store: &Store,
+    program: &Path,
+    how: How,
+    missing_only: bool,
+) -> Vec<(PathBuf, towa_xip::Result<install::Done>)> {
     let libraries = match needed::libraries(program) {
         Ok(libraries) => libraries,
         Err(error) => return vec![(program.to_owned(), Err(error))],
     };
-    libraries.into_iter().map(|library| (library.clone(), install::split(store, &library, None, how))).collect()
+    let is_there = |library: &PathBuf| {
+        let text = fs::metadata(library).ok().and_then(|about| store.library_text(&Identity::of(&about)));
+        text.is_some_and(|text| !how.split.with_rodata || text.has_rodata())
+    };
+    let wanted = libraries.into_iter().filter(|library| !(missing_only && is_there(library)));
+    wanted.map(|library| (library.clone(), install::split(store, &library, None, how))).collect()
 }
 
 fn split_libraries(store: &Store, program: &Path, how: How, ledger: &mut Ledger<Line>) -> Result<Vec<String>> {
     let mut notes = Vec::new();
-    for (library, done) in put_libraries(store, program, how) {
+    for (library, done) in put_libraries(store, program, how, false) {
         match done {
             Ok(_) if ledger.lines().iter().any(|line| line.path == report::path(&library)) => {}
             Ok(done) => ledger.write(Line::of(done, Vec::new()))?,

@@ -40,8 +40,8 @@ the report says what is missing. A command that is traced cannot be traced once 
 Exit status: that of the command, 128 and the number of the signal if one ended it; 127 if it is not there, 126 if it cannot be started;
 otherwise as for `towa`.")]
 pub struct TraceArgs {
-    /// Write the trace as JSON to FILE; `-` is standard output.
-    #[arg(long, value_name = "FILE")]
+    /// Write the trace as JSON to FILE; `-`, or no FILE, is standard output.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Write the tables to FILE instead of standard error.
     #[arg(long, short, value_name = "FILE")]

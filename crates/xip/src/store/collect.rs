@@ -1,11 +1,18 @@
 //! `gc`: texts that no program or library uses any more go.
 //!
-//! What must hold: an entry is forgotten before its text goes; a text goes only if no entry is left that may need it. An entry whose
-//! directory is not there is kept, and so is its text: a disk that is not mounted is no reason to take a program's text away.
+//! What must hold: an entry is forgotten before its text goes; a text goes only if no entry is left that may need it. A text cannot be made
+//! anew without the whole program, so a program that is not at its place counts as moved, and its text stays until `force` says that it is
+//! gone. An entry whose directory is not there is kept even then: a disk may not be mounted.
+//!
+//! Why stopping after each step is safe, also by a power cut: programs lie on another file system than the store, and what is seen of them
+//! may not be on the medium yet. That a program is gone, or replaced, is written there ([`settle`]) before its entry goes; that the entry is
+//! gone is synced before the text goes. So no order of writing leaves a program that is split, and has no text. A program that was joined
+//! has no entry: its whole file was synced before that went.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -13,11 +20,20 @@ use serde::Serialize;
 use super::entries::{folder_of, is_temporary};
 use super::text::{Text, unseal};
 use super::write::remove_unfinished;
-use super::{Entry, Store, Writing};
+use super::{Entry, Identity, Store, Writing};
 use crate::elf::{Elf, Kind};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::split::{AbcHead, Key};
+
+/// How much is collected.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Collect {
+    /// Nothing: it is only said what would be.
+    pub dry: bool,
+    /// Also the texts of programs that are not at their place, and may have been moved.
+    pub force: bool,
+}
 
 /// A text that went, or would go.
 #[derive(Clone, Debug, Serialize)]
@@ -33,8 +49,10 @@ pub struct Removed {
 pub struct Collected {
     /// Texts.
     pub texts: Vec<Removed>,
-    /// Programs and libraries that are split no more: gone, replaced by a package, or joined.
+    /// Programs and libraries that have no text there any more: never replaced; changed, of libraries; or gone, if that was forced.
     pub forgotten: Vec<PathBuf>,
+    /// Programs that are not at their place: moved, removed, or replaced. Their text is kept.
+    pub missed: Vec<PathBuf>,
     /// Programs and libraries whose directory is not there: kept.
     pub kept: Vec<PathBuf>,
     /// Unfinished files of a writer that was stopped.
@@ -46,8 +64,10 @@ pub struct Collected {
 pub enum Use {
     /// The text with this key is used.
     InUse(Key),
-    /// It is another file by now, or none.
+    /// It never was replaced, or is a library that has changed: it needs no text.
     Stale,
+    /// The program that was split is not there any more: removed, replaced by another, or moved.
+    Missed,
     /// Nobody can tell.
     Unknown,
 }
@@ -59,35 +79,38 @@ impl Entry {
         if self.folder.is_some() && folder_of(&self.path) != self.folder {
             return Use::Unknown;
         }
-        let bytes = match file::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(Error::Unfit { .. }) => return Use::Stale,
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Use::Stale,
+        let gone = if self.library { Use::Stale } else { Use::Missed };
+        let (file, metadata) = match file::open(&self.path) {
+            Ok(opened) => opened,
+            Err(Error::Unfit { .. }) => return gone,
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return gone,
             Err(_) => return Use::Unknown,
         };
+        let is_as_it_was = self.identity == Some(Identity::of(&metadata));
         if self.library {
-            let same = Elf::read(&bytes).is_ok_and(|elf| !elf.is_split() && elf.build_id == self.build_id);
-            return if same { Use::InUse(self.key) } else { Use::Stale };
+            return if is_as_it_was { Use::InUse(self.key) } else { Use::Stale };
         }
+        let Ok(bytes) = file::rest_of(&file, &self.path) else { return Use::Unknown };
         match AbcHead::find(&bytes) {
             Ok(head) if head.record.key == self.key || head.store == store.path().as_os_str().as_bytes() => {
                 Use::InUse(head.record.key)
             }
             // Damaged, but split: without its text it could not even be mended.
             Err(_) if Elf::read(&bytes).is_ok_and(|elf| elf.is_split()) => Use::InUse(self.key),
-            _ => Use::Stale,
+            _ if is_as_it_was => Use::Stale,
+            _ => Use::Missed,
         }
     }
 }
 
 impl Writing<'_> {
-    /// Removes what nobody uses; if `dry`, only says what would go.
+    /// Removes what nobody uses.
     ///
     /// # Errors
     /// An entry is damaged: nothing is removed. Or a file cannot be removed.
-    pub fn collect(&self, dry: bool) -> Result<Collected> {
-        let mut done = Collected::default();
-        let (used, folders) = self.look_at_entries(dry, &mut done)?;
+    pub fn collect(&self, how: Collect) -> Result<Collected> {
+        let (dry, mut done) = (how.dry, Collected::default());
+        let (used, folders) = self.look_at_entries(how, &mut done)?;
         let runs = self.store.path().join("run");
         if !dry && runs.exists() {
             fs::remove_dir_all(&runs).map_err(Error::io(&runs, "removing"))?;
@@ -96,10 +119,9 @@ impl Writing<'_> {
         for folder in folders {
             done.unfinished += collect_unfinished(&folder, dry)?;
         }
-        for path in &done.forgotten {
-            if !dry {
-                self.forget(path)?;
-            }
+        if !dry {
+            settle(&done.forgotten)?;
+            done.forgotten.iter().try_for_each(|path| self.forget(path))?;
         }
         for text in files_below(&self.store.path().join("xyz"))? {
             self.collect_text(&text, &used, dry, &mut done)?;
@@ -109,8 +131,8 @@ impl Writing<'_> {
     }
 
     /// Which texts are used, and in which directories there are, or were, files that use them.
-    fn look_at_entries(&self, dry: bool, done: &mut Collected) -> Result<(HashSet<Key>, BTreeSet<PathBuf>)> {
-        let (mut used, mut folders, mut left) = (HashSet::new(), BTreeSet::new(), BTreeSet::new());
+    fn look_at_entries(&self, how: Collect, done: &mut Collected) -> Result<(HashSet<Key>, BTreeSet<PathBuf>)> {
+        let (mut used, mut folders, mut left, mut missed) = (HashSet::new(), BTreeSet::new(), BTreeSet::new(), Vec::new());
         let runs = self.store.path().join("run");
         for entry in self.store.entries()? {
             // What `run` made is made again when it is needed.
@@ -123,21 +145,32 @@ impl Writing<'_> {
                     done.kept.push(entry.path);
                     continue;
                 }
-                Use::Stale => {
-                    left.extend(folder.clone().filter(|_| !entry.library && !is_run));
-                    done.forgotten.push(entry.path);
+                Use::Stale => done.forgotten.push(entry.path),
+                Use::Missed => {
+                    left.extend(folder.clone());
+                    missed.push((entry.path, entry.key));
                 }
             }
             folders.extend(folder);
         }
         // Under another name in the same directory a program may live on: moved, or a hard link.
+        let mut found = HashSet::new();
         for (path, key) in left.iter().flat_map(|folder| split_programs_in(folder, self.store)) {
-            used.insert(key);
-            if !dry {
+            found.insert(key);
+            if !how.dry {
                 self.enter(&Entry::new(&path, key, Kind::Program, None))?;
             }
-            done.forgotten.retain(|forgotten| *forgotten != path);
+            missed.retain(|(missed, _)| *missed != path);
         }
+        for (path, key) in missed {
+            if how.force || found.contains(&key) {
+                done.forgotten.push(path);
+            } else {
+                used.insert(key);
+                done.missed.push(path);
+            }
+        }
+        used.extend(found);
         Ok((used, folders))
     }
 
@@ -156,10 +189,13 @@ impl Writing<'_> {
 
     /// Links that lead nowhere, and files that were never finished: nobody writes meanwhile.
     fn collect_links_and_leftovers(&self, dry: bool, done: &mut Collected) -> Result<()> {
-        let links = files_below(&self.store.path().join("build-id"))?;
-        let dead = links.into_iter().filter(|link| !link.exists() && !is_temporary(link));
+        // What a library was before its last change is of no use either.
+        let of_entry = |entry: Entry| entry.identity.filter(|_| entry.library).map(|identity| self.store.library_path(&identity));
+        let known: HashSet<PathBuf> = self.store.entries()?.into_iter().filter_map(of_entry).collect();
+        let links = files_below(&self.store.path().join("lib"))?;
+        let dead = links.into_iter().filter(|link| !(is_temporary(link) || link.exists() && known.contains(link)));
         let mut gone: Vec<PathBuf> = dead.collect();
-        for folder in ["", "xyz", "build-id", "files"] {
+        for folder in ["", "xyz", "lib", "files"] {
             let left = files_below(&self.store.path().join(folder))?.into_iter().filter(|path| is_temporary(path));
             let before = gone.len();
             gone.extend(left);
@@ -177,6 +213,22 @@ impl Writing<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes durable on the programs' own file systems what was seen there of `paths`.
+fn settle(paths: &[PathBuf]) -> Result<()> {
+    let folders: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+    for folder in folders {
+        let opened = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(folder);
+        match opened {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            opened => {
+                let folder_file = opened.map_err(Error::io(folder, "opening"))?;
+                rustix::fs::syncfs(&folder_file).map_err(|e| Error::io(folder, "syncing its file system")(e.into()))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Programs in `folder` whose text is in `store`, with its keys.

@@ -11,10 +11,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use towa_media::files;
 
-use super::{Store, Writing, hex};
+use super::{Identity, Store, Writing, hex};
 use crate::elf::Kind;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::split::Key;
+
+/// Most bytes of an entry: its path can be written twice, and each byte of it as six.
+const ENTRY_MAX: u64 = 64 << 10;
 
 /// A program or library whose text is in the store, or was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +29,8 @@ pub struct Entry {
     pub key: Key,
     /// Whether it is a library, which is not changed when it is split.
     pub library: bool,
-    /// A library's build-id.
-    pub build_id: Option<Vec<u8>>,
+    /// The state of the library whose text it is; of a program, that of the whole file in its place before it was replaced.
+    pub identity: Option<Identity>,
     /// Device and number of the directory it lies in: another directory under that name (not mounted, another container's) says nothing
     /// of this file.
     pub folder: Option<(u64, u64)>,
@@ -39,14 +43,14 @@ struct Written {
     path_bytes: Option<Vec<u8>>,
     key: String,
     library: bool,
-    build_id: Option<String>,
+    identity: Option<String>,
     folder: Option<(u64, u64)>,
 }
 
 impl Entry {
     /// Of a file at `path`.
-    pub fn new(path: &Path, key: Key, kind: Kind, build_id: Option<Vec<u8>>) -> Entry {
-        Entry { path: path.to_owned(), key, library: kind == Kind::Library, build_id, folder: folder_of(path) }
+    pub fn new(path: &Path, key: Key, kind: Kind, identity: Option<Identity>) -> Entry {
+        Entry { path: path.to_owned(), key, library: kind == Kind::Library, identity, folder: folder_of(path) }
     }
 
     fn to_json(&self) -> Vec<u8> {
@@ -56,7 +60,7 @@ impl Entry {
             path_bytes: text.is_none().then(|| self.path.as_os_str().as_bytes().to_vec()),
             key: hex(&self.key),
             library: self.library,
-            build_id: self.build_id.as_deref().map(hex),
+            identity: self.identity.map(Identity::to_hex),
             folder: self.folder,
         };
         serde_json::to_vec(&written).expect("JSON of strings")
@@ -68,11 +72,11 @@ impl Entry {
             Some(bytes) => std::ffi::OsString::from_vec(bytes).into(),
             None => written.path.into(),
         };
-        let build_id = match &written.build_id {
-            Some(text) => Some(unhex(text)?),
+        let identity = match &written.identity {
+            Some(text) => Some(Identity::from_bytes(&unhex(text)?)?),
             None => None,
         };
-        Some(Entry { path, key: unhex(&written.key)?.try_into().ok()?, library: written.library, build_id, folder: written.folder })
+        Some(Entry { path, key: unhex(&written.key)?.try_into().ok()?, library: written.library, identity, folder: written.folder })
     }
 }
 
@@ -114,10 +118,7 @@ impl Store {
             if path.extension().is_none_or(|extension| extension != "json") || is_temporary(&path) {
                 continue;
             }
-            let bytes = match fs::read(&path) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                other => other.map_err(Error::io(&path, "reading"))?,
-            };
+            let Some(bytes) = read(&path)? else { continue };
             let what = || "a damaged entry: no text is collected until it is removed by hand".into();
             entries.push(Entry::from_json(&bytes).ok_or_else(|| Error::NotUsable { path, what: what() })?);
         }
@@ -131,14 +132,17 @@ impl Store {
     /// It is damaged.
     pub fn entry(&self, path: &Path) -> Result<Option<Entry>> {
         let at = self.entry_path(path);
-        match fs::read(&at) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io(&at, "reading")(e)),
-            Ok(bytes) => {
-                let entry = Entry::from_json(&bytes);
-                entry.map(Some).ok_or_else(|| Error::NotUsable { path: at, what: "a damaged entry".into() })
-            }
-        }
+        let Some(bytes) = read(&at)? else { return Ok(None) };
+        let entry = Entry::from_json(&bytes);
+        entry.map(Some).ok_or_else(|| Error::NotUsable { path: at, what: "a damaged entry".into() })
+    }
+}
+
+/// The bytes of an entry; none, if it is not there.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match file::read_in_store(path, ENTRY_MAX) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 
@@ -157,10 +161,15 @@ impl Writing<'_> {
     }
 
     /// Forgets a file that is whole again; and first removes what earlier writers have left beside it, for it is by entries that `gc`
-    /// finds that.
+    /// finds that. One that was split anew while the store was waited for stays entered.
     pub fn leave(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             super::collect::collect_unfinished(folder, false)?;
+        }
+        if let Some(entry) = self.store.entry(path)?
+            && matches!(entry.in_use(self.store), super::Use::InUse(_) | super::Use::Unknown)
+        {
+            return Ok(());
         }
         self.forget(path)
     }

@@ -7,7 +7,7 @@
 //!   ├─ ld-towa-xip.so          the loader of all programs that are split into this store
 //!   ├─ towa-xip-audit.so       maps the texts of their libraries
 //!   ├─ xyz/ab/cd….xyz          texts, by key (SHA-256 of the original)
-//!   ├─ build-id/ab/cd….xyz     links to them, by build-id: how a library's text is found
+//!   ├─ lib/ab/cd….xyz          links to them, by the state of a library's file: how its text is found
 //!   └─ files/<hash>.json       which programs and libraries have their text here: what `gc` keeps
 //! ```
 //!
@@ -16,14 +16,15 @@
 
 mod collect;
 mod entries;
+mod identity;
+mod readers;
 pub(crate) mod safety;
 mod text;
 pub mod write;
 
 use std::fs::{self, DirBuilder, File};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,15 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::format::{AUDIT_NAME, LOADER_NAME, STORE_PATH_MAX};
+use crate::file;
+use crate::format::{AUDIT_NAME, LOADER_NAME, STORE_PATH_MAX, XYZ_LIBRARY};
 use crate::split::Key;
 
-pub use collect::{Collected, Removed, Use};
+pub use collect::{Collect, Collected, Removed, Use};
 pub use entries::Entry;
-pub use text::{Readers, Text, readers_of};
+pub use identity::{IDENTITY_LEN, Identity};
+pub use readers::Readers;
+pub use text::Text;
 
 const MARKER: &str = "store.json";
 const MAGIC: &str = "towa-xip-store";
@@ -81,14 +85,12 @@ impl Store {
     pub fn open(path: &Path) -> Result<Store> {
         let path = fs::canonicalize(path).map_err(|_| Error::NoStore { path: path.to_owned() })?;
         let marker = path.join(MARKER);
-        let mut text = String::new();
-        match File::open(&marker) {
-            Ok(file) => file.take(4096).read_to_string(&mut text).map_err(Error::io(&marker, "reading"))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(Error::NoStore { path }),
-            Err(e) => return Err(Error::io(&marker, "opening")(e)),
+        let text = match file::read_in_store(&marker, 4096) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Err(Error::NoStore { path }),
+            other => other?,
         };
         let not_usable = |what: String| Error::NotUsable { path: marker.clone(), what };
-        match serde_json::from_str::<Marker>(&text) {
+        match serde_json::from_slice::<Marker>(&text) {
             Ok(marker) if marker.magic != MAGIC => Err(not_usable("not a store of texts".into())),
             Ok(marker) if marker.version != VERSION => {
                 Err(not_usable(format!("a store of version {}; this tool knows version {VERSION}", marker.version)))
@@ -123,12 +125,12 @@ impl Store {
         // Nothing is made where it could not be used.
         let parent = std::path::absolute(path).map_err(Error::io(path, "finding"))?;
         let there = parent.ancestors().find_map(|above| fs::canonicalize(above).ok()).unwrap_or("/".into());
-        let sticky = there.metadata().is_ok_and(|about| std::os::unix::fs::MetadataExt::mode(&about) & 0o1000 != 0);
+        let sticky = there.metadata().is_ok_and(|about| about.mode() & 0o1000 != 0);
         if !sticky {
             safety::check_owned(&there)?;
         }
         safety::check_executable(&there)?;
-        DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(Error::io(path, "making the store"))?;
+        make_folders(path)?;
         let path = fs::canonicalize(path).map_err(Error::io(path, "opening"))?;
         if path.as_os_str().len() > STORE_PATH_MAX {
             return too_long();
@@ -158,9 +160,26 @@ impl Store {
         self.path.join("xyz").join(hex(&key[..1])).join(hex(&key[1..16]) + ".xyz")
     }
 
-    /// Where the link to the text of the library with `build_id` is, or would be.
-    pub fn build_id_path(&self, build_id: &[u8]) -> PathBuf {
-        self.path.join("build-id").join(hex(&build_id[..1])).join(hex(&build_id[1..]) + ".xyz")
+    /// Where the link to the text of a library is, or would be, whose file is in this state.
+    pub fn library_path(&self, identity: &Identity) -> PathBuf {
+        let (first, rest) = identity.bytes().split_at(1);
+        self.path.join("lib").join(hex(first)).join(hex(rest) + ".xyz")
+    }
+
+    /// The text of the library whose file is in this state, if the store has it.
+    pub fn library_text(&self, identity: &Identity) -> Option<Text> {
+        let link = fs::read_link(self.library_path(identity)).ok()?;
+        let path = self.path.join(link.strip_prefix("../..").ok()?);
+        let text = Text::open(&path).ok()?;
+        (self.text_path(&text.record.key) == path && text.record.flags & XYZ_LIBRARY != 0).then_some(text)
+    }
+
+    /// The user whose store it is.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn owner(&self) -> Result<u32> {
+        fs::metadata(&self.path).map(|about| about.uid()).map_err(Error::io(&self.path, "looking at"))
     }
 
     /// The loader.
@@ -192,6 +211,11 @@ impl Store {
         Ok(Writing { store: self, lock })
     }
 
+    /// Whether only root, or this user, could change what programs execute from there.
+    pub fn is_safe(&self) -> bool {
+        safety::check_owned(&self.path).is_ok()
+    }
+
     /// Checks that a program which runs with more rights than its user's may have its text here: nobody but root can change it.
     ///
     /// # Errors
@@ -199,6 +223,23 @@ impl Store {
     pub fn check_for_privileged(&self) -> Result<()> {
         safety::check_root_owned(&self.path)
     }
+}
+
+/// Makes the directory `path`, and those above that are not there, for everybody to enter, whatever this process's umask: programs that all
+/// may run look for their text there.
+fn make_folders(path: &Path) -> Result<()> {
+    let absolute = std::path::absolute(path).map_err(Error::io(path, "finding"))?;
+    let missing: Vec<&Path> = absolute.ancestors().take_while(|above| fs::metadata(above).is_err()).collect();
+    for folder in missing.into_iter().rev() {
+        match DirBuilder::new().mode(0o755).create(folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            other => other.map_err(Error::io(folder, "making the store"))?,
+        }
+        let made = File::options().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(folder);
+        let set = made.and_then(|made| made.set_permissions(fs::Permissions::from_mode(0o755)));
+        set.map_err(Error::io(folder, "setting permissions"))?;
+    }
+    Ok(())
 }
 
 /// Whether `path` lies in a store, whichever.

@@ -27,9 +27,37 @@ pub fn check_root_owned(path: &Path) -> Result<()> {
     check(path, &[0], "root")
 }
 
+/// What `path` leads to, a file with `about`, can be written by none but `owners`.
+///
+/// # Errors
+/// Somebody else can.
+pub fn check_file(path: &Path, about: &fs::Metadata, owners: &[u32]) -> Result<()> {
+    let what = match (owners.contains(&about.uid()), about.mode() & 0o022) {
+        (true, 0) => return Ok(()),
+        (false, _) => format!("belongs to user {}, who could exchange what is executed", about.uid()),
+        _ => "others can write to it, and so exchange what is executed; chmod go-w".into(),
+    };
+    Err(Error::Unsafe { path: path.to_owned(), what })
+}
+
 /// The effective user.
 pub fn me() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// The directories between `path` and the store `store` that it lies in belong to this user or to root; no other user can write there.
+///
+/// # Errors
+/// Somebody else can; or one of them is a link, or no directory.
+pub fn check_within(path: &Path, store: &Path) -> Result<()> {
+    for above in path.ancestors().skip(1).take_while(|above| *above != store && above.starts_with(store)) {
+        let about = fs::symlink_metadata(above).map_err(Error::io(above, "looking at"))?;
+        if !about.is_dir() {
+            return Err(Error::NotUsable { path: above.to_owned(), what: "not a directory; remove it".into() });
+        }
+        check_file(above, &about, &[0, me()])?;
+    }
+    Ok(())
 }
 
 fn check(path: &Path, owners: &[u32], whose: &str) -> Result<()> {

@@ -1,10 +1,18 @@
 //! One text of a store.
 //!
-//! What must hold: a text is replaced only by one that holds all it held; its permissions are never less than those who run the
-//! program need, and nobody can write to it.
+//! What must hold: a text is replaced only by one that holds all it held; those who run the program can read it; it belongs to the owner
+//! of the store, and no user can write to it.
+//!
+//! Why a program executes its own code, and nothing else: its half that stays names the text by the SHA-256 of the whole original file, a
+//! library is looked for by the state of its file ([`Identity`]). Both names were given to bytes that were read from the very file, never to
+//! bytes that lay in the store. Who could exchange them afterwards is the owner of the store, or root: the loader refuses the texts of all
+//! others, whatever their mode says. And of libraries only those have texts that belong to root, or to who splits, all the way up: they
+//! could be executed by every program that was split with its libraries. So an honest owner suffices; the rest is what `towa xip verify`
+//! hashes again.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use bytemuck::Zeroable;
@@ -13,10 +21,10 @@ use towa_media::extents::{self, Extent};
 use towa_media::files;
 
 use super::write::Draft;
-use super::{Store, Writing, safety};
+use super::{Identity, Readers, Store, Writing, safety};
 use crate::error::{Error, Result};
 use crate::file;
-use crate::format::{PAGE, RANGE_TEXT, Range, XyzRecord};
+use crate::format::{PAGE, RANGE_RODATA, RANGE_TEXT, XyzRecord};
 use crate::layout::HUGE_PAGE;
 use crate::split::{Halves, Key};
 
@@ -34,35 +42,13 @@ pub struct Text {
     file: File,
 }
 
-/// Who must be able to read a text: everybody, or the owner and the group of the program, as far as they may run it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Readers {
-    /// Permission bits: 0o400, 0o440 or 0o444.
-    pub mode: u32,
-    /// The program's owner.
-    pub owner: u32,
-    /// The program's group.
-    pub group: u32,
-}
-
-impl Readers {
-    fn are_all(&self) -> bool {
-        self.mode & 0o004 != 0
-    }
-
-    /// Whose the text is to be: where all may read it, whoever splits keeps it.
-    fn owner_and_group(&self) -> Option<(u32, u32)> {
-        (!self.are_all()).then_some((self.owner, self.group))
-    }
-}
-
 impl Text {
     /// Opens the text at `path` and checks its record.
     ///
     /// # Errors
     /// It is not there, is no text, or a damaged one.
     pub fn open(path: &Path) -> Result<Text> {
-        let (file, metadata) = match file::open(path) {
+        let (file, metadata) = match file::open_in_store(path) {
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::Missing { path: path.to_owned(), what: "the text of a program is not there".into() });
             }
@@ -78,16 +64,31 @@ impl Text {
 
     /// All of its bytes.
     pub fn read(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.metadata.len() as usize];
-        self.file.read_exact_at(&mut bytes, 0).map_err(Error::io(&self.path, "reading"))?;
-        Ok(bytes)
+        (&self.file).seek(SeekFrom::Start(0)).map_err(Error::io(&self.path, "reading"))?;
+        file::rest_of(&self.file, &self.path)
     }
 
-    /// All of its bytes, if they are sound and hold all that `halves` has.
-    fn read_if_enough(&self, halves: &Halves) -> Option<Vec<u8>> {
-        let holds = |range: &Range| self.record.ranges().contains(range);
-        let bytes = halves.layout.ranges.iter().all(holds).then(|| self.read().ok())??;
-        self.record.check_content(&bytes).ok().map(|()| bytes)
+    /// Whether it is, to the byte, `bytes`.
+    fn is(&self, bytes: &[u8]) -> bool {
+        self.metadata.len() == bytes.len() as u64 && self.read().is_ok_and(|there| there == bytes)
+    }
+
+    /// Whether it holds more than text: read-only data, which a program that was split with it needs.
+    pub fn has_rodata(&self) -> bool {
+        self.record.ranges().iter().any(|range| range.kind == RANGE_RODATA)
+    }
+
+    /// Who can read it.
+    pub fn readers(&self) -> Readers {
+        Readers::of_text(&self.file, &self.metadata)
+    }
+
+    /// It was written by root or by the owner of its store, and no other user could have changed it since.
+    ///
+    /// # Errors
+    /// Somebody could.
+    pub fn check_owner(&self, store: &Store) -> Result<()> {
+        safety::check_file(&self.path, &self.metadata, &[0, store.owner()?])
     }
 
     /// Whether all of its text that fills huge pages lies where those can map it; nobody knows where the file system does not tell.
@@ -122,42 +123,32 @@ impl Store {
 }
 
 impl Writing<'_> {
-    /// Puts the text of `halves` there, unless it is; and the link by its build-id. It can be read by `readers`, and written by nobody; if
-    /// `sealed`, it is immutable.
+    /// Puts the text of `halves` there, unless it is. It can be read by `readers`, and is read-only; if `sealed`, it is immutable.
+    /// Not a byte of it comes from what was there.
     ///
     /// # Errors
     /// No space, or no permission: what was there is as it was.
-    pub fn put_text(&self, halves: &Halves, readers: Readers, huge: bool, sealed: bool) -> Result<PathBuf> {
+    pub fn put_text(&self, halves: &Halves, readers: &Readers, huge: bool, sealed: bool) -> Result<PathBuf> {
         let path = self.store.text_path(&halves.key);
         let there = self.store.text(&halves.key).ok();
-        let mut readers = readers;
-        if let Some(text) = &there {
-            readers = text.readers_with(readers)?;
-        }
-        // What is there may hold more than is put there now, and a program that needs it.
-        let bytes = there.as_ref().and_then(|text| text.read_if_enough(halves));
-        let has_readers = there.as_ref().is_some_and(|text| text.has_readers(readers));
-        if bytes.is_some() && has_readers {
-            self.sync_way_to(&path)?;
-            return self.link_and_seal(halves, path, sealed);
-        }
-        unseal(&path)?;
-        self.folder_of(&path)?;
-        let mut draft = Draft::begin(&path)?;
-        if huge {
-            reserve_aligned(draft.file(), halves);
-        }
-        draft.write_sparse(bytes.as_deref().unwrap_or(&halves.xyz))?;
-        if let Some((owner, group)) = readers.owner_and_group() {
-            give(&draft, owner, group)?;
-        }
-        draft.finish(readers.mode)?;
-        self.link_and_seal(halves, path, sealed)
-    }
-
-    fn link_and_seal(&self, halves: &Halves, path: PathBuf, sealed: bool) -> Result<PathBuf> {
-        if let Some(id) = halves.build_id.as_deref() {
-            self.link(id, &path)?;
+        let readers = there.as_ref().map_or_else(|| readers.clone(), |text| text.readers().and(readers));
+        let is_right = |text: &Text| {
+            let mode = text.metadata.mode() & 0o7777;
+            let is_owned = [0, safety::me()].contains(&text.metadata.uid());
+            is_owned && mode & !0o444 == 0 && text.readers().include(&readers) && text.is(&halves.xyz)
+        };
+        if there.as_ref().is_some_and(is_right) {
+            self.folder_of(&path)?;
+        } else {
+            unseal(&path)?;
+            self.folder_of(&path)?;
+            let mut draft = Draft::begin(&path)?;
+            if huge {
+                reserve_aligned(draft.file(), halves);
+            }
+            draft.write_sparse(&halves.xyz)?;
+            let mode = readers.grant(draft.file(), &path)?;
+            draft.finish(mode)?;
         }
         if sealed {
             seal(&path)?;
@@ -165,12 +156,21 @@ impl Writing<'_> {
         Ok(path)
     }
 
-    /// A link by build-id: relative, so that whoever sees the store under another name finds it as well.
-    fn link(&self, build_id: &[u8], path: &Path) -> Result<()> {
-        let link = self.store.build_id_path(build_id);
-        let to = Path::new("../..").join(path.strip_prefix(self.store.path()).unwrap_or(path));
-        if fs::read_link(&link).is_ok_and(|there| there == to) {
-            return self.sync_way_to(&link);
+    /// Makes the text `text` that of the library whose file is in the state `identity`. The link is relative: it holds wherever the store
+    /// is mounted.
+    ///
+    /// # Errors
+    /// That state leads to another text already, which is kept: one of the two is not what its name says.
+    pub fn link_library(&self, identity: &Identity, text: &Path) -> Result<()> {
+        let link = self.store.library_path(identity);
+        let to = Path::new("../..").join(text.strip_prefix(self.store.path()).unwrap_or(text));
+        match fs::read_link(&link) {
+            Ok(there) if there == to => return self.sync_way_to(&link),
+            Ok(there) => {
+                let what = format!("leads to {}, not to the text of that very library; remove it by hand", there.display());
+                return Err(Error::NotUsable { path: link, what });
+            }
+            Err(_) => {}
         }
         self.folder_of(&link)?;
         let temporary = super::write::temporary(&link);
@@ -179,44 +179,6 @@ impl Writing<'_> {
         let above = link.parent().unwrap_or(&link);
         files::sync_dir(above).map_err(Error::io(above, "syncing"))
     }
-}
-
-impl Text {
-    /// Who must be able to read it, if `more` must be, too.
-    fn readers_with(&self, more: Readers) -> Result<Readers> {
-        let (owner, group) = (self.metadata.uid(), self.metadata.gid());
-        let now = Readers { mode: self.metadata.mode() & 0o444 | 0o400, owner, group };
-        if now.are_all() || more.are_all() {
-            return Ok(Readers { mode: 0o444, ..more });
-        }
-        if (now.owner, now.group) == (more.owner, more.group) {
-            return Ok(Readers { mode: now.mode | more.mode, ..more });
-        }
-        let what = format!(
-            "the same program is there for user {owner} and group {group} alone, and cannot be for user {} and group {} too",
-            more.owner, more.group
-        );
-        Err(Error::Unsafe { path: self.path.clone(), what })
-    }
-
-    fn has_readers(&self, readers: Readers) -> bool {
-        let (owner, group) = (self.metadata.uid(), self.metadata.gid());
-        let is_owned = match readers.owner_and_group() {
-            Some(wanted) => (owner, group) == wanted,
-            None => [0, safety::me()].contains(&owner),
-        };
-        is_owned && self.metadata.mode() & 0o7777 == readers.mode
-    }
-}
-
-/// Gives it to those who run the program: a user may give a file to groups of its own only.
-fn give(draft: &Draft, owner: u32, group: u32) -> Result<()> {
-    let path = draft.temporary();
-    let now = draft.file().metadata().map_err(Error::io(path, "looking at"))?;
-    if (now.uid(), now.gid()) == (owner, group) {
-        return Ok(());
-    }
-    std::os::unix::fs::fchown(draft.file(), Some(owner), Some(group)).map_err(Error::io(path, "giving it to who runs the program"))
 }
 
 /// Space for text in whole aligned huge pages, where the file system gives that; where not, pages are small, and nothing is lost.
@@ -232,7 +194,7 @@ fn reserve_aligned(file: &File, halves: &Halves) {
 
 /// Makes a file immutable.
 fn seal(path: &Path) -> Result<()> {
-    let file = File::open(path).map_err(Error::io(path, "opening"))?;
+    let (file, _) = file::open_in_store(path)?;
     let set = ioctl_getflags(&file).and_then(|flags| ioctl_setflags(&file, flags | IFlags::IMMUTABLE));
     set.map_err(|e| Error::Unsupported {
         what: format!(
@@ -244,31 +206,11 @@ fn seal(path: &Path) -> Result<()> {
 
 /// Lets an immutable file be replaced or removed again.
 pub(super) fn unseal(path: &Path) -> Result<()> {
-    let Ok(file) = File::open(path) else { return Ok(()) };
+    let Ok((file, _)) = file::open_in_store(path) else { return Ok(()) };
     match ioctl_getflags(&file) {
         Ok(flags) if flags.contains(IFlags::IMMUTABLE) => {
             ioctl_setflags(&file, flags - IFlags::IMMUTABLE).map_err(|e| Error::io(path, "unsealing")(e.into()))
         }
         _ => Ok(()),
     }
-}
-
-/// Who can run a file with `metadata`, and so must be able to read its text.
-///
-/// # Errors
-/// It may be run by some who may not read it, or by some whom only a list names.
-pub fn readers_of(path: &Path, file: &File, metadata: &fs::Metadata) -> Result<Readers> {
-    let mode = metadata.permissions().mode();
-    let run = (mode & 0o111) << 2;
-    let unfit = |why: &str| Err(Error::Unfit { path: path.to_owned(), why: why.into() });
-    if run & !mode & 0o044 != 0 {
-        return unfit("some may run it and not read it, but its text has to be read by who runs it; chmod +r");
-    }
-    let has_list = rustix::fs::fgetxattr(file, "system.posix_acl_access", &mut [0u8; 4096]).is_ok();
-    if has_list && mode & 0o004 == 0 {
-        return unfit(
-            "an access list (ACL) says who may run it, which its text in the store cannot have; setfacl -b, or chmod o+r",
-        );
-    }
-    Ok(Readers { mode: (mode & 0o444) | 0o400, owner: metadata.uid(), group: metadata.gid() })
 }

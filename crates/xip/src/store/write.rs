@@ -7,13 +7,13 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use towa_media::files;
 
-use super::Writing;
+use super::{Writing, safety};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::format::{LOADER_NAME, PAGE};
@@ -28,21 +28,32 @@ pub fn temporary(path: &Path) -> PathBuf {
 }
 
 /// Removes the unfinished file at `left`, unless its writer is still at work: a writer has it locked. If `dry`, only says whether.
+///
+/// A writer that has made its file and not locked it yet finds it gone, and makes another; one that has finished took the name away, so
+/// that the file that is locked here is not at it any more.
 pub(super) fn remove_unfinished(left: &Path, dry: bool) -> Result<bool> {
-    let Ok((file, _)) = file::open(left) else { return Ok(false) };
+    let Ok((file, _)) = file::open_in_store(left) else { return Ok(false) };
     // A writer that was killed may have left a process on its way to an exec, which has the lock as long.
     for attempt in 0.. {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
-            Err(_) if attempt == 50 => return Ok(false),
+            Err(_) if attempt == 50 || !is_at(&file, left) => return Ok(false),
             Err(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
         }
     }
-    if !dry {
-        fs::remove_file(left).map_err(Error::io(left, "removing"))?;
-    }
+    let is_left = is_at(&file, left);
+    let removed = if is_left && !dry { fs::remove_file(left) } else { Ok(()) };
     let _ = flock(&file, FlockOperation::Unlock);
-    Ok(true)
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(left, "removing")(e)),
+        _ => Ok(is_left),
+    }
+}
+
+/// Whether `file` is the one that `path` names.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |of: fs::Metadata| (of.dev(), of.ino());
+    fs::symlink_metadata(path).is_ok_and(|named| file.metadata().is_ok_and(|open| same(open) == same(named)))
 }
 
 /// A file that is being written; without [`Draft::finish`] it goes.
@@ -57,13 +68,18 @@ pub struct Draft {
 impl Draft {
     /// Begins the file `path`.
     pub fn begin(path: &Path) -> Result<Draft> {
-        let temporary = temporary(path);
-        let mut options = File::options();
-        let options = options.write(true).read(true).create_new(true).mode(0o600);
-        let file = options.open(&temporary).map_err(Error::io(path, "making a file beside it"))?;
-        let draft = Draft { file, temporary, path: path.to_owned(), finished: false };
-        flock(&draft.file, FlockOperation::LockExclusive).map_err(|e| Error::io(path, "locking its draft")(e.into()))?;
-        Ok(draft)
+        loop {
+            let temporary = temporary(path);
+            let mut options = File::options();
+            let options = options.write(true).read(true).create_new(true).mode(0o600);
+            let file = options.open(&temporary).map_err(Error::io(path, "making a file beside it"))?;
+            let draft = Draft { file, temporary, path: path.to_owned(), finished: false };
+            lock(&draft.file, path)?;
+            // Before it was locked, `gc` may have taken it for one that was left.
+            if is_at(&draft.file, &draft.temporary) {
+                return Ok(draft);
+            }
+        }
     }
 
     /// The file.
@@ -92,9 +108,11 @@ impl Draft {
     /// Syncs it, and gives up the right to write to it: a program that is open for writing cannot be started.
     pub fn settle(&mut self) -> Result<()> {
         files::sync(&self.file).map_err(Error::io(&self.path, "syncing"))?;
-        let (file, _) = file::open(&self.temporary)?;
+        let (file, _) = file::open_in_store(&self.temporary)?;
+        // The locks overlap: at no moment could `gc` have it.
+        lock(&file, &self.path)?;
         self.file = file;
-        flock(&self.file, FlockOperation::LockExclusive).map_err(|e| Error::io(&self.path, "locking its draft")(e.into()))
+        Ok(())
     }
 
     /// Makes it `path`, with the permissions `mode`.
@@ -112,6 +130,11 @@ impl Draft {
         let above = self.path.parent().unwrap_or(Path::new("/"));
         files::sync_dir(above).map_err(Error::io(above, "syncing"))
     }
+}
+
+/// Says that a writer is at work: the lock is one that several descriptors can have, and `gc` none of them at the same time.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    flock(file, FlockOperation::LockShared).map_err(|e| Error::io(path, "locking its draft")(e.into()))
 }
 
 impl Drop for Draft {
@@ -140,6 +163,7 @@ impl Writing<'_> {
                 fs::set_permissions(made, fs::Permissions::from_mode(0o755)).map_err(Error::io(made, "setting permissions"))?;
             }
         }
+        safety::check_within(path, self.store.path())?;
         self.sync_way_to(path)
     }
 
@@ -151,17 +175,70 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Puts loader and audit object there, where they are not, or are another version's.
+    /// Puts loader and audit object there, where they are not, or are another version's, or somebody else could write to them.
     pub(crate) fn put_loader(&self) -> Result<()> {
         let store = self.store.path();
         for (name, bytes) in
             [(self.store.loader_path(), loader::loader()?.to_vec()), (self.store.audit_path(), loader::audit(store)?)]
         {
             let mode = if name.ends_with(LOADER_NAME) { 0o555 } else { 0o444 };
-            if !fs::read(&name).is_ok_and(|there| there == bytes) {
+            let is_right = |(file, about): (File, fs::Metadata)| {
+                let safe = safety::check_file(&name, &about, &[0, safety::me()]).is_ok() && about.mode() & 0o777 == mode;
+                safe && about.len() == bytes.len() as u64 && file::rest_of(&file, &name).is_ok_and(|there| there == bytes)
+            };
+            if !file::open_in_store(&name).is_ok_and(is_right) {
                 self.put(&name, &bytes, mode)?;
             }
         }
         self.sync_way_to(&self.store.loader_path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// `gc` waits for a draft's lock, and has it when the draft has its name already.
+    #[test]
+    fn a_draft_that_was_finished_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut draft = Draft::begin(&path).unwrap();
+        draft.write_sparse(b"content").unwrap();
+        let left = draft.temporary().to_owned();
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| remove_unfinished(&left, false).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            draft.finish(0o644).unwrap();
+            assert!(!removing.join().unwrap(), "it says that it was removed");
+        });
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+    }
+
+    /// `gc` may see a draft before its writer has locked it.
+    #[test]
+    fn a_draft_that_has_begun_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = AtomicBool::new(false);
+        let begin = |round| {
+            let draft = Draft::begin(&dir.path().join("file")).unwrap();
+            assert!(draft.temporary().exists(), "round {round}");
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        for left in fs::read_dir(dir.path()).unwrap().flatten() {
+                            let _ = remove_unfinished(&left.path(), false);
+                        }
+                    }
+                });
+            }
+            let begun = std::panic::catch_unwind(|| (0..4000).for_each(begin));
+            ended.store(true, Ordering::Relaxed);
+            begun.unwrap();
+        });
     }
 }

@@ -180,7 +180,7 @@ impl Place {
     /// Splits a program; ABC gets the same name in another directory.
     pub fn split(&self, program: &Path, how: How) -> Split {
         let mut abc = std::fs::read(program).unwrap();
-        let (key, xyz) = self.write_xyz(&abc, how.rodata);
+        let (key, xyz) = self.write_xyz(&abc, how.rodata, 0);
         let (hole, end) = hole(&abc).unwrap_or_else(|| panic!("{}: no whole page of text", program.display()));
         abc[hole..end].fill(0);
         let path = self.store.join(LOADER_NAME).into_os_string().into_encoded_bytes();
@@ -213,19 +213,19 @@ impl Place {
         abc[hole + PATH_AT as usize..][..path.len()].copy_from_slice(path);
     }
 
-    /// Puts the text of a library into the store, with its link by build-id.
+    /// Puts the text of a library into the store, with the link by the state of its file.
     pub fn add_library(&self, library: &Path, rodata: bool) -> PathBuf {
         let bytes = std::fs::read(library).unwrap();
-        let (_, xyz) = self.write_xyz(&bytes, rodata);
-        let id = hex(&build_id(&bytes).expect("a build-id"));
-        let link = self.store.join("build-id").join(&id[..2]).join(format!("{}.xyz", &id[2..]));
+        let (_, xyz) = self.write_xyz(&bytes, rodata, XYZ_LIBRARY);
+        let state = hex(&state_of(library));
+        let link = self.store.join("lib").join(&state[..2]).join(format!("{}.xyz", &state[2..]));
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
         let _ = std::fs::remove_file(&link);
         symlink(&xyz, &link).unwrap();
         xyz
     }
 
-    fn write_xyz(&self, original: &[u8], rodata: bool) -> ([u8; 32], PathBuf) {
+    fn write_xyz(&self, original: &[u8], rodata: bool, flags: u32) -> ([u8; 32], PathBuf) {
         let key: [u8; 32] = Sha256::digest(original).into();
         let mut padded = original.to_vec();
         padded.resize(original.len().next_multiple_of(PAGE_USIZE), 0);
@@ -250,6 +250,7 @@ impl Place {
         record.version = VERSION;
         record.key = key;
         record.original_len = original.len() as u64;
+        record.flags = flags;
         let id = build_id(original).unwrap_or_default();
         record.build_id_len = id.len() as u32;
         record.build_id[..id.len()].copy_from_slice(&id);
@@ -261,6 +262,19 @@ impl Place {
         write(&path, &bytes, 0o444);
         (key, path)
     }
+}
+
+/// Inode, size, and both times in seconds, each of eight bytes; and what is left of the times, of four bytes each.
+pub fn state_of(file: &Path) -> Vec<u8> {
+    use std::os::unix::fs::MetadataExt;
+    let about = std::fs::metadata(file).unwrap();
+    let long = [about.ino(), about.size(), about.mtime() as u64, about.ctime() as u64];
+    let short = [about.mtime_nsec() as u32, about.ctime_nsec() as u32];
+    [
+        long.iter().flat_map(|field| field.to_le_bytes()).collect(),
+        short.iter().flat_map(|field| field.to_le_bytes()).collect::<Vec<u8>>(),
+    ]
+    .concat()
 }
 
 fn headers_end(bytes: &[u8]) -> usize {

@@ -1,0 +1,108 @@
+//! A debugger finds its way in a split program, in one that runs as in one that has left a core file. Linux on x86-64 only.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use support::{How, Place, has, run, starting};
+use towa_xip::install;
+
+/// Prints which file the text of its libraries, its dynamic loader and itself is mapped from.
+const MAPS: &str = include_str!("programs/maps.c");
+const LIBS: How = How { libs: true, rodata: false };
+
+/// Ends by a function of the C library that calls others.
+const ABORTS: &str = "
+void abort(void);
+__attribute__((noinline)) void give_up(void)
+{
+    abort();
+}
+int main(void)
+{
+    give_up();
+    return 0;
+}
+__asm__(\".text; .skip 16384, 0x90\");
+";
+
+/// Puts the text of the libraries of a program into the store.
+fn add_libraries(place: &Place, program: &Path) {
+    let told = run(Command::new("ldd").arg(program)).out;
+    for library in told.split_whitespace().filter(|word| word.starts_with('/')) {
+        place.add_library(Path::new(library), false);
+    }
+}
+
+/// What gdb says of a program when it is told this; nothing if it may not debug here.
+fn gdb(program: &Path, told: &[&str]) -> Option<String> {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
+    for told in told {
+        gdb.args(["-ex", told]);
+    }
+    let outcome = run(gdb.arg(program));
+    if outcome.err.contains("ptrace") || outcome.err.contains("Could not trace") {
+        eprintln!("SKIP: no debugging here: {}", outcome.err);
+        return None;
+    }
+    Some(outcome.out + &outcome.err)
+}
+
+/// A breakpoint in memory would be mapped over by the loader: until `main` it must be one of the processor's (`hbreak`). gdb's own for
+/// the arrival of libraries is not there either, for our loader is not ld.so: it has to be told to look at them (`sharedlibrary`).
+#[test]
+fn gdb_stops_where_it_is_told() {
+    if !has("gdb") {
+        return eprintln!("SKIP: no gdb");
+    }
+    let place = Place::new();
+    let program = place.compile("maps", "cc", MAPS, &["-g"]);
+    add_libraries(&place, &program);
+    let split = place.split(&program, LIBS);
+    let to_main = ["starti", "hbreak main", "continue", "backtrace", "sharedlibrary"];
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["info sharedlibrary", "break show", "continue"]].concat()) else { return };
+    for expected in ["Breakpoint 1, main", "#0  main", "libc.so.6", "ld-linux-x86-64.so.2", "Breakpoint 2, show"] {
+        assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
+
+    let program = place.compile("aborts", "cc", ABORTS, &["-g"]);
+    let split = place.split(&program, LIBS);
+    let Some(said) = gdb(&split.abc, &[&to_main[..], &["continue", "backtrace"]].concat()) else { return };
+    let frames: Vec<&str> = said.lines().filter(|line| line.starts_with('#')).collect();
+    for expected in ["abort", "give_up", "main"] {
+        assert!(frames.iter().any(|frame| frame.contains(&format!("{expected} ("))), "{expected} is not in {said}");
+    }
+}
+
+/// A core file has the program headers of the half, and text of neither: a debugger wants a file that has both.
+#[test]
+fn gdb_reads_a_core_file() {
+    if !has("gdb") {
+        return eprintln!("SKIP: no gdb");
+    }
+    let place = Place::new();
+    let program = place.compile("aborts", "cc", ABORTS, &["-g", "-pie", "-fPIE"]);
+    let how = install::How { split: towa_xip::split::Options { with_rodata: true, ..Default::default() }, sealed: false };
+    let store = towa_xip::store::Store::open_or_create(&place.dir.path().join("real")).unwrap();
+    let half = place.dir.path().join("split").join("aborts");
+    starting(|| install::split(&store, &program, Some(&half), how)).unwrap();
+    let mut in_place = Command::new("sh");
+    in_place.current_dir(place.dir.path()).args(["-c", "ulimit -c unlimited; \"$0\""]).arg(&half);
+    run(&mut in_place);
+    let named_core = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("core");
+    let core = std::fs::read_dir(place.dir.path()).unwrap().flatten().find(named_core);
+    let Some(core) = core else { return eprintln!("SKIP: core files go elsewhere here") };
+    let whole = place.dir.path().join("for-debugger");
+    install::join_for_debugger(&half, &whole, None).unwrap();
+    assert_eq!(std::fs::metadata(&whole).unwrap().permissions().mode() & 0o111, 0, "it cannot be run");
+    let load = format!("core-file {}", core.path().display());
+    let Some(said) = gdb(&whole, &[&load, "backtrace", "x/2i main"]) else { return };
+    for expected in ["give_up (", "main (", "<main>:"] {
+        assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
+    assert!(!said.contains("<main>:\tadd    %al,(%rax)"), "zeros are no text: {said}");
+}
