@@ -11,9 +11,12 @@ a mount namespace that ends with the program that needed them, so nothing is lef
 
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
+import re
 import shutil
+import struct
 import subprocess
 
 import guest
@@ -171,6 +174,28 @@ def make(
     return Userland(layouts, texts, originals)
 
 
+def link_libraries(store: pathlib.Path, image: pathlib.Path) -> None:
+    """Links the texts of libraries by the state that their files have in the image of the root disk: there they are other files.
+
+    What `towa xip split` does in a system that runs (crates/xip/src/store/identity.rs says what a state is)."""
+    entries = [json.loads(path.read_text()) for path in sorted((store / "files").glob("*.json"))]
+    keys = {entry["path"]: entry["key"] for entry in entries if entry["library"]}
+    commands = "".join(f'stat "{path}"\n' for path in keys)
+    debugfs = shutil.which("debugfs", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    done = subprocess.run([debugfs, "-f", "-", str(image)], input=commands, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = done.stdout.split("debugfs: stat ")[1:]
+    if len(said) != len(keys):
+        raise RuntimeError(f"debugfs said something else:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    for path, words in zip(keys, said):
+        inode, size = (int(re.search(rf"\b{name}: *(\d+)", words)[1]) for name in ("Inode", "Size"))
+        times = (re.search(rf"\b{name}: 0x([0-9a-f]+)(?::([0-9a-f]+))?", words) for name in ("mtime", "ctime"))
+        (modified, modified_ns), (changed, changed_ns) = ((int(time[1], 16), int(time[2] or "0", 16) >> 2) for time in times)
+        state = struct.pack("<4Q2I", inode, size, modified, changed, modified_ns, changed_ns).hex()
+        link = store / "lib" / state[:2] / f"{state[2:]}.xyz"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"../../xyz/{keys[path][:2]}/{keys[path][2:32]}.xyz")
+
+
 def make_images(work: pathlib.Path, name: str, usr: str, tree: pathlib.Path, pmem_mb: int) -> Layout:
     """The two images of a layout."""
     nvm = tree / "nvm"
@@ -180,6 +205,8 @@ def make_images(work: pathlib.Path, name: str, usr: str, tree: pathlib.Path, pme
     used_mb = sum(path.lstat().st_blocks for path in tree.rglob("*")) >> 11
     layout = Layout(name, usr, work / f"{name}.root.img", work / f"{name}.nvm.img", tree)
     make_ext4(layout.root, tree, used_mb + used_mb // 4 + 64)
+    if name.startswith("split"):
+        link_libraries(aside / "text", layout.root)
     make_ext4(layout.nvm, aside, pmem_mb, EVERY_FILE_HUGE if name == "split-huge" else [])
     nvm.rmdir()
     aside.rename(nvm)
