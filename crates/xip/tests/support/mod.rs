@@ -1,5 +1,6 @@
 //! A splitter for the loader's tests, written from the format alone: what it makes is what `src/format.rs` says, so a mistake of the
 //! real splitter and one of the loader do not hide each other.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
