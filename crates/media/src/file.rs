@@ -135,7 +135,9 @@ unsafe impl Region for FileRegion {
     }
     fn fence(&self) -> Result<()> {
         self.counters.fenced();
-        self.syncs.run(|| self.file.check().and_then(|()| self.file.sync_data())).map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
+        self.syncs
+            .run(|| self.file.check().and_then(|()| self.file.sync_data()))
+            .map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len, self.writable)?;
