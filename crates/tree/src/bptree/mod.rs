@@ -42,7 +42,7 @@ use towa_tx::{Addr, Pool, Root, Thread};
 
 use crate::keys::Key;
 use crate::map::{Error, OrderedMap, Result, Session};
-use layout::{FORMAT, MAGIC, SLACK, Shape, VERSION, aligned, header};
+use layout::{DESCRIPTION, FORMAT, MAGIC, SLACK, Shape, VERSION, aligned, header};
 
 pub(crate) use layout::ROOT_TAG;
 pub use session::BpSession;
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     /// Opens the tree that is root `name` of `pool`.
     ///
     /// # Errors
-    /// [`Error::Mismatch`]: there is no such root, or it is no tree of such keys and sizes.
+    /// [`Error::Mismatch`]: there is no such root, or it is no tree of such keys and sizes. [`Error::Damaged`]: its header was overwritten.
     pub fn open(pool: &Pool, name: &str) -> Result<Self> {
         let () = Shape::<LEAF, INNER>::POSSIBLE;
         let mismatch = |what| Err(Error::Mismatch { pool: pool.location(), what });
@@ -101,15 +101,22 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         };
         let at = root.ptr.as_ptr().addr() as u64;
         let thread = pool.register()?;
-        let fits = root.type_tag == ROOT_TAG && at.is_multiple_of(64) && thread.holds(at) && thread.holds(at + header::LEN - 8);
-        if !fits || thread.load(at) != MAGIC {
+        if root.type_tag != ROOT_TAG {
             return mismatch(format!("root {name:?} is no B+-tree; open it as what it is"));
         }
-        let found = layout::copy(&thread, at, 5);
+        // The root says that a tree is there: anything else is damage.
+        let tree = Self::at(pool, at);
+        if !at.is_multiple_of(64) || !thread.holds(at) || !thread.holds(at + header::LEN - 8) {
+            return Err(tree.damaged(format!("root {name:?} leads to {at:#x}, where no B+-tree can be")));
+        }
+        let found: [u64; DESCRIPTION] = layout::copy(&thread, at, DESCRIPTION).try_into().expect("as many words");
+        if found[0] != MAGIC || found[DESCRIPTION - 1] != layout::description_sum(&found) {
+            return Err(tree.damaged(format!("the header of the B+-tree that root {name:?} names is overwritten")));
+        }
         if found[1] != FORMAT {
             return mismatch(format!("root {name:?} is a B+-tree of format {}, this program knows {FORMAT}", found[1]));
         }
-        if found[..] != Self::described() {
+        if found != Self::described() {
             let kind = found[2].to_le_bytes();
             let kind = String::from_utf8_lossy(&kind);
             let (kind, leaf, inner) = (kind.trim_end_matches('\0'), found[3], found[4]);
@@ -119,7 +126,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
                 K::NAME
             ));
         }
-        Ok(Self::at(pool, at))
+        Ok(tree)
     }
 
     /// [Opens](Self::open) the tree, or [creates](Self::create) it where there is no root of that name.
@@ -139,10 +146,12 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     }
 
     /// The first line of its header.
-    fn described() -> [u64; 5] {
+    fn described() -> [u64; DESCRIPTION] {
         let mut kind = [0; 8];
         kind[..K::NAME.len()].copy_from_slice(K::NAME.as_bytes());
-        [MAGIC, FORMAT, u64::from_le_bytes(kind), LEAF as u64, INNER as u64]
+        let mut words = [MAGIC, FORMAT, u64::from_le_bytes(kind), LEAF as u64, INNER as u64, 0, 0, 0];
+        words[DESCRIPTION - 1] = layout::description_sum(&words);
+        words
     }
 
     /// The pool that it lies in.
