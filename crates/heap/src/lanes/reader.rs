@@ -9,6 +9,9 @@ use super::recover::says;
 use crate::Result;
 use crate::superblock::Superblock;
 
+/// What is done with a record: its timestamp, words, and frontier.
+pub(crate) type Each<'e> = dyn FnMut(u64, &[u64], Option<u64>) + 'e;
+
 /// Reads records of one generation; copies them before it looks at them.
 pub(crate) struct Reader<'r> {
     log: &'r dyn Region,
@@ -23,12 +26,7 @@ impl<'r> Reader<'r> {
 
     /// Calls `each` with timestamp, words, and frontier of every record of `lane` from `position` on. Gives the
     /// position after the last; what is wrong with a record that has a right checksum is said.
-    pub fn read(
-        &self,
-        lane: usize,
-        position: u64,
-        each: &mut dyn FnMut(u64, &[u64], Option<u64>),
-    ) -> Result<std::result::Result<u64, String>> {
+    pub fn read(&self, lane: usize, position: u64, each: &mut Each<'_>) -> Result<std::result::Result<u64, String>> {
         let seed = record::lane_seed(&self.geometry.uuid, self.generation, lane);
         let span = (position, position + self.geometry.lane_len);
         let mut cursor = Cursor::new(self.log, &self.geometry, lane, seed, span, false);
