@@ -96,9 +96,14 @@ impl From<towa_epoch::Error> for Failure {
             E::Usage(_) => EUSAGE,
             E::Heap(H::Missing { .. } | H::Media(M::NotFound { .. })) => ENOENT,
             E::Heap(H::Exists { .. } | H::Media(M::Exists { .. })) => EEXIST,
-            E::Heap(H::Foreign { .. } | H::Newer { .. } | H::WrongDoor { .. } | H::Damaged { .. } | H::Media(M::Range { .. })) => {
-                EDAMAGED
-            }
+            E::Heap(
+                H::Foreign { .. }
+                | H::Newer { .. }
+                | H::WrongDoor { .. }
+                | H::Damaged { .. }
+                | H::CopiedWhileOpen { .. }
+                | H::Media(M::Range { .. }),
+            ) => EDAMAGED,
             E::Heap(H::Options { .. }) => EINVAL,
             E::Heap(H::LogFull { .. } | H::Media(M::Full { .. })) => ENOSPC,
             E::Heap(H::Media(M::Busy { .. })) => EBUSY,

@@ -3,7 +3,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{bench, checkpointer, crash_test, failure, generate, info, recover, serve, snap, stats, tx_load, verify, vm, xip};
+use crate::{
+    backup, bench, checkpointer, crash_test, failure, generate, info, recover, serve, snap, stats, tx_load, verify, vm, xip,
+};
 
 /// Durable memory for ordinary programs.
 ///
@@ -23,7 +25,8 @@ Examples:
   towa serve --pool /mnt/pmem/cache -m 4096 -t 8
   towa info /mnt/pmem                what would survive there, and what not
   towa stats --watch 1               what a running server is doing
-  towa verify /mnt/pmem/cache        check every structure and checksum, change nothing";
+  towa verify /mnt/pmem/cache        check every structure and checksum, change nothing
+  towa backup /mnt/pmem/cache /backup/cache   copy a pool, while it is served";
 
 fn after_help() -> String {
     format!(
@@ -39,6 +42,7 @@ pub enum Command {
     Info(info::InfoArgs),
     Verify(verify::VerifyArgs),
     Recover(recover::RecoverArgs),
+    Backup(backup::BackupArgs),
     Stats(stats::StatsArgs),
     Checkpointer(checkpointer::CheckpointerArgs),
     Snap(snap::SnapArgs),
@@ -67,6 +71,7 @@ impl Command {
             Command::Info(args) => info::run(&args),
             Command::Verify(args) => verify::run(&args),
             Command::Recover(args) => recover::run(&args),
+            Command::Backup(args) => backup::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Checkpointer(args) => checkpointer::run(&args),
             Command::Snap(args) => snap::run(args),

@@ -135,7 +135,7 @@ fn of_heap(error: &towa_heap::Error) -> u8 {
     use towa_heap::Error::*;
     match error {
         Media(e) => of_media(e),
-        Foreign { .. } | Newer { .. } | WrongDoor { .. } | Damaged { .. } => DAMAGED,
+        Foreign { .. } | Newer { .. } | WrongDoor { .. } | Damaged { .. } | CopiedWhileOpen { .. } => DAMAGED,
         Missing { .. } => MISSING,
         LogFull { .. } => FULL,
         _ => FAILED,

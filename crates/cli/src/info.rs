@@ -204,13 +204,9 @@ fn pool_at(path: &Path) -> Result<Option<AnyPool>, Error> {
     let medium = towa_media::open_dir(path, None, false)?;
     let description = towa_heap::describe(&*medium)?;
     // Only what a look at the directory shows: `towa verify` looks inside.
-    for (name, wanted) in [(IMAGE, Some(description.heap_len)), (LOG, None)] {
+    for name in [IMAGE, LOG] {
         let place = report::path(&path.join(name));
         match medium.open(name, Access::ReadOnly) {
-            Ok(region) if wanted.is_some_and(|wanted| wanted != region.len()) => {
-                let wanted = description.heap_len;
-                return Err(failure::coded(failure::DAMAGED, format!("{place} has {} bytes, not {wanted}", region.len())));
-            }
             Ok(_) => {}
             Err(towa_media::Error::NotFound { .. }) => {
                 return Err(failure::coded(failure::DAMAGED, format!("{place} is missing; restore the pool from a copy")));
@@ -318,6 +314,9 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
     let state = match (pool.owner_pid, it.clean) {
         (Some(pid), _) => format!("in use by process {pid}{served}"),
         (None, true) => "closed cleanly".into(),
+        (None, false) if it.copied_while_open => {
+            "a copy that was made while a program had the pool open, or after a crash: not opened; `towa verify` says more".into()
+        }
         (None, false) => "not in use, not closed cleanly: opening recovers it".into(),
     };
     lines.line("state", state);

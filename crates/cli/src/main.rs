@@ -3,6 +3,7 @@
 //! ```text
 //!   cli ── what can be asked for, and the help that teaches it
 //!    ├─ serve, recover            open pools and change them
+//!    ├─ backup                    copies a pool, which may be in use
 //!    ├─ info, verify, stats       look, and never change anything
 //!    ├─ bench, vm, tx_load        measure; write and check a structure that proves itself, for tests that kill and cut power
 //!    └─ generate                  man pages and shell completions
@@ -12,6 +13,7 @@
 //! What must always hold: what is asked for goes to standard output, everything else to standard error; an error is one line that
 //! opens with `towa:` and says what, where and what to do; the exit status is one of [`failure::CODES`].
 
+mod backup;
 mod bench;
 mod checkpointer;
 mod cli;

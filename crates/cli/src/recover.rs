@@ -18,12 +18,13 @@ use crate::report::{self, bytes, micros};
 
 /// Recover a pool now, and leave it closed cleanly.
 ///
-/// Opening a pool recovers it anyhow, so this is never necessary. It is useful before a pool is copied or backed up, and to see what a
-/// crash cost.
+/// Opening a pool recovers it anyhow, so this is never necessary. It is useful before a pool is copied by other means than `towa backup`,
+/// and to see what a crash cost.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  towa recover /mnt/pmem/cache && cp -a --sparse=always /mnt/pmem/cache /backup")]
+Examples:
+  towa recover /mnt/pmem/cache && cp -a --sparse=always /mnt/pmem/cache /backup
+  towa recover --accept-copy /restored/cache    copied after a crash, before anything had opened it again")]
 pub struct RecoverArgs {
     /// Directory of the pool.
     #[arg(value_name = "POOL")]
@@ -31,6 +32,12 @@ pub struct RecoverArgs {
     /// The medium the pool was made for, where that was chosen by hand.
     #[arg(long, value_enum)]
     medium: Option<MediumArg>,
+    /// Take a copy of a pool that was not closed for the pool.
+    ///
+    /// Such a copy is refused, for most are made while a program works in the pool, and then hold parts of different moments. Give this only
+    /// if nothing had the pool open when its files were copied: after a crash, for instance.
+    #[arg(long)]
+    accept_copy: bool,
     /// Report as JSON.
     #[arg(long)]
     json: bool,
@@ -64,6 +71,9 @@ fn recover(args: &RecoverArgs) -> Result<Outcome> {
     let began = Instant::now();
     let progress = Progress::spinner(format!("recovering {}", report::path(&args.pool)));
     let medium = towa_media::open_dir(&args.pool, args.medium.map(Into::into), false)?;
+    if args.accept_copy {
+        towa_heap::accept_copy(&*medium)?;
+    }
     let recovery = match towa_heap::describe(&*medium)?.door {
         Some(Door::Tx) => recover_tx(medium)?,
         _ => recover_epoch(medium)?,

@@ -17,6 +17,7 @@ use crate::pool_dir::MediumArg;
 use crate::progress::Progress;
 use crate::report::{self, Lines, bytes};
 use contents::Contents;
+pub use contents::check_arena;
 
 /// Check a pool, and change nothing.
 ///
@@ -123,11 +124,18 @@ fn sound(args: &VerifyArgs, found: &Found) -> Result<serde_json::Value> {
     let mut value = serde_json::to_value(&found.report)?;
     value["pool"] = json!(report::path(&args.pool));
     value["sound"] = json!(true);
+    value["warning"] = json!(warning(&found.report));
     (value["contents"], value["contents_not_checked"]) = match &found.contents {
         Contents::Sound(contents) => (json!(contents), json!(null)),
         Contents::NotChecked(why) => (json!(null), json!(why)),
     };
     Ok(value)
+}
+
+/// What is no damage, and worth a look.
+fn warning(report: &VerifyReport) -> Option<&'static str> {
+    let is_lost = report.live_blocks > 0 && report.roots.is_empty();
+    is_lost.then_some("there are live blocks, and no root leads to any of them: a program finds nothing here")
 }
 
 fn print(args: &VerifyArgs, Found { report, contents }: &Found) -> Result<()> {
@@ -151,6 +159,9 @@ fn print(args: &VerifyArgs, Found { report, contents }: &Found) -> Result<()> {
     }
     lines.line("heap", format!("{}, {} ever used", bytes(report.heap_len), bytes(report.frontier)));
     lines.line("live", format!("{} blocks, {}", report.live_blocks, bytes(report.live_bytes)));
+    if let Some(warning) = warning(report) {
+        lines.line("warning", warning);
+    }
     lines.line("roots", if report.roots.is_empty() { "none".into() } else { report.roots.join(", ") });
     match contents {
         Contents::Sound(known) => {

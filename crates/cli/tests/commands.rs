@@ -4,6 +4,8 @@
 //! what is damaged, foreign, newer, busy or merely looked at is not modified by a byte or a time stamp; `--json` is JSON, whatever
 //! happened.
 
+#[path = "commands/backup.rs"]
+mod backup;
 #[path = "commands/java.rs"]
 mod java;
 #[path = "commands/pool.rs"]

@@ -14,6 +14,9 @@ use towa_heap::{Error, Heap, OpenOptions, names, verify};
 use towa_media::sim::{EventKind, Explorer, Model, SimMedium};
 use towa_media::{Access, Allocation, Medium};
 
+/// Bytes of the stamp at the end of `image` and `log`.
+const STAMP: usize = 8192;
+
 /// A pool with at least three live epochs in its log, as files.
 struct Files {
     regions: Vec<(&'static str, Vec<u8>)>,
@@ -136,7 +139,8 @@ fn flips_in_live_frames_are_refused() {
         .max_by_key(|sb| sb.seq)
         .expect("two slots");
     let ring = 256 * 4096;
-    let log = &files.regions[2].1;
+    // Without the stamp at its end.
+    let log = &files.regions[2].1[..files.regions[2].1.len() - STAMP];
     let end = log[ring..].iter().rposition(|b| *b != 0).expect("frames in the log");
     with_copies(&files, |copy| {
         for _ in 0..200 {
@@ -200,9 +204,13 @@ fn flips_in_roots_and_run_headers_are_refused_before_anything_is_written() {
 #[test]
 fn a_clean_pool_whose_log_is_gone_is_refused() {
     let mut files = closed_pool(8);
-    files.regions[2].1.fill(0);
+    let len = files.regions[2].1.len();
+    files.regions[2].1[..len - STAMP].fill(0);
     let why = open(&medium_of(&files.regions), &files).expect("refused");
     assert!(why.contains("missing from the log"), "{why}");
+    files.regions[2].1.fill(0);
+    let why = open(&medium_of(&files.regions), &files).expect("refused");
+    assert!(why.contains("no valid stamp"), "{why}");
 }
 
 fn with_superblock(files: &Files, change: impl Fn(&mut Superblock)) -> SimMedium {

@@ -48,6 +48,8 @@ enum Part {
     KilledInCommit,
     /// After a kill between the store of a superblock and its fence.
     KilledInUpdate,
+    /// After a kill between the store of the image's stamp and its fence.
+    KilledInStamp,
 }
 
 /// A trace, and what must be found after a crash in it.
@@ -80,6 +82,8 @@ struct Before {
     last: Option<EventKind>,
     /// Something was stored or streamed there within the same part.
     written: bool,
+    /// A fence of the region was within the same part.
+    fenced: bool,
 }
 
 /// A kind of flush or fence: what it is called, where it occurs, and whether an event is one.
@@ -153,7 +157,13 @@ fn record(model: Model, seed: u64) -> Vec<Recorded> {
         stores.map(|e| e.index() + 1).collect::<Vec<_>>()
     };
     let rename = trace.events().find(|e| e.kind() == EventKind::Rename).expect("the superblock gets its name").index() + 1;
-    let kills = [(vec![rename], KilledInCreation), (stores("log"), KilledInCommit), (stores("superblock"), KilledInUpdate)];
+    let stamps = trace.events().filter(|e| is_stamp(e) && e.kind() == EventKind::Store && e.index() > start);
+    let kills = [
+        (vec![rename], KilledInCreation),
+        (stores("log"), KilledInCommit),
+        (stores("superblock"), KilledInUpdate),
+        (stamps.map(|e| e.index() + 1).collect(), KilledInStamp),
+    ];
     for (moments, part) in kills {
         let at = moments[rng.random_range(0..moments.len())];
         let medium = killed(&trace, at);
@@ -179,13 +189,14 @@ fn events_of(recorded: &Recorded, kind: &Kind) -> Vec<usize> {
     for event in recorded.trace.events() {
         let now = recorded.part_of(&event);
         if std::mem::replace(&mut part, now) != now {
-            regions.values_mut().for_each(|before| before.written = false);
+            regions.values_mut().for_each(|before| (before.written, before.fenced) = (false, false));
         }
         let before = regions.entry(event.region().unwrap_or("").to_owned()).or_default();
         if part.is_some_and(|part| kind.parts.contains(&part)) && (kind.is)(&event, *before) {
             found.push(event.index());
         }
         before.last = Some(event.kind());
+        before.fenced |= event.kind() == EventKind::Fence;
         before.written |= matches!(event.kind(), EventKind::Store | EventKind::Stream);
     }
     found
@@ -246,6 +257,11 @@ fn is_record(event: &EventInfo<'_>) -> bool {
     is(event, EventKind::WriteBack, "log") && event.range().is_some_and(|(off, len)| off % 4096 == 0 && (len == 256 || len == 4096))
 }
 
+/// Whether an event concerns the stamp of the image. (Lines are 64 bytes, and whole runs of them are streamed.)
+fn is_stamp(event: &EventInfo<'_>) -> bool {
+    event.region() == Some("image") && event.range().is_some_and(|(off, len)| off % 4096 == 0 && len == 128)
+}
+
 #[test]
 fn every_flush_and_fence_is_needed_on_line_media() {
     assert_needed(
@@ -268,7 +284,16 @@ fn every_flush_and_fence_is_needed_on_line_media() {
             kind("fence of the superblock", &[Work], |e, _| is(e, EventKind::Fence, "superblock")),
             kind("write-back of the superblock at closing", &[Close], |e, _| is(e, EventKind::WriteBack, "superblock")),
             kind("fence of the superblock at closing", &[Close], |e, _| is(e, EventKind::Fence, "superblock")),
-            kind("fence of the recovered image", &[Recovery], |e, _| is(e, EventKind::Fence, "image")),
+            kind("write-back of the image's stamp", &[Creation, Work, Close], |e, _| {
+                is(e, EventKind::WriteBack, "image") && is_stamp(e)
+            }),
+            kind("fence of the recovered image", &[Recovery], |e, before| is(e, EventKind::Fence, "image") && before.fenced),
+            kind("write-back of the stamp that opening read", &[KilledInStamp], |e, before| {
+                is(e, EventKind::WriteBack, "image") && is_stamp(e) && !before.fenced
+            }),
+            kind("fence of the stamp that opening read", &[KilledInStamp], |e, before| {
+                is(e, EventKind::Fence, "image") && !before.fenced
+            }),
             kind("write-back of the superblock at opening", &[Recovery], |e, before| {
                 is(e, EventKind::WriteBack, "superblock") && before.written
             }),
@@ -299,6 +324,9 @@ fn every_sync_is_needed_on_files() {
             kind("sync of names", &[Creation], |e, _| e.kind() == EventKind::SyncNames),
             kind("sync of the log", &[Work, Close], |e, _| is(e, EventKind::Fence, "log")),
             kind("sync of the image before the log is cut", &[Work, Close], |e, _| is(e, EventKind::Fence, "image")),
+            kind("sync of the stamp that opening read", &[KilledInStamp], |e, before| {
+                is(e, EventKind::Fence, "image") && !before.fenced
+            }),
             kind("sync of the superblock", &[Work], |e, _| is(e, EventKind::Fence, "superblock")),
             kind("sync of the superblock at closing", &[Close], |e, _| is(e, EventKind::Fence, "superblock")),
             kind("sync of the superblock at opening", &[Recovery], |e, before| {

@@ -74,9 +74,9 @@ fn strike(model: Model, point: Point, effect: Effect, calls: Range<u64>, burst: 
 fn a_full_medium_refuses_and_harms_nothing() {
     for model in [Model::Line, Model::File] {
         // Creating and opening reserve first.
-        let outcomes = strike(model, Point::Reserve, Effect::Full, 0..2, 1);
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 0..3, 1);
         assert!(outcomes.failed >= 5, "{outcomes:?}");
-        let outcomes = strike(model, Point::Reserve, Effect::Full, 2..3, 8);
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 3..4, 8);
         assert!(outcomes.refused >= 5, "{outcomes:?}");
         strike(model, Point::Create, Effect::Full, 0..3, 1);
     }

@@ -56,5 +56,5 @@ pub use persister::Phase;
 pub use pool::Pool;
 pub use stats::Stats;
 pub use thread::{Thread, Window};
-pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, default_log_len};
+pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, accept_copy, default_log_len};
 pub use tx::Tx;

@@ -19,9 +19,10 @@ use crate::heap::Heap;
 use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
 use crate::log::RING_MIN;
 use crate::open::{How, lock_image};
+use crate::stamp::{self, Stamp};
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
-use crate::{Error, Result, names, roots};
+use crate::{Error, Result, names, roots, tables};
 
 /// Commit slots of a new pool.
 const COMMIT_SLOTS: u32 = 256;
@@ -173,6 +174,7 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
         commit_slots,
         chunk_len: CHUNK as u32,
         clean: 1,
+        stamp: stamp::draw(),
         anchor: crate::recovery::first_anchor(uuid.as_bytes()),
         frontier: CHUNK,
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -195,19 +197,28 @@ fn pick_base(uuid: u128, heap_len: u64) -> u64 {
 /// 2. `image` and `log`, durable, their names too: the same;
 /// 3. the name `superblock`: a pool. Before this rename is durable there is no pool, or there is.
 fn write_new_pool(medium: &dyn Medium, mut sb: Superblock) -> Result<Superblock> {
+    let roots = roots::empty_table();
+    sb.tables = tables::sum_of_roots(&roots);
     let region = medium.create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
     superblock::update(&*region, &mut sb)?;
     medium.sync_names()?;
-    let image = medium.create(names::IMAGE, sb.heap_len, Allocation::Sparse)?;
+    let image = medium.create(names::IMAGE, sb.heap_len + stamp::LEN, Allocation::Sparse)?;
     image.reserve(0, roots::TABLE_LEN)?;
+    image.reserve(sb.heap_len, stamp::LEN)?;
+    image.store(0, &roots)?;
+    image.write_back(0, roots::TABLE_LEN);
+    Stamp::of_new_file(&sb, names::IMAGE).write(&*image)?;
     image.fence()?;
     let tx = sb.door == Door::Tx as u32;
     let allocation = if tx { Allocation::Sparse } else { Allocation::Full };
-    let log = medium.create(names::LOG, superblock::log_file_len(&sb), allocation)?;
+    let log_len = superblock::log_len(&sb);
+    let log = medium.create(names::LOG, log_len + stamp::LEN, allocation)?;
     if tx {
         // A lane's space is provided when it is first used.
         log.reserve(0, CUTS_LEN)?;
+        log.reserve(log_len, stamp::LEN)?;
     }
+    Stamp::of_new_file(&sb, names::LOG).write(&*log)?;
     log.fence()?;
     medium.sync_names()?;
     medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK)?;
@@ -256,7 +267,9 @@ pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
             Mark::Whole(door) => {
                 // The tx door writes a first cut before it is known that creation succeeded. It says nothing about the heap.
                 let log_from = if door == Some(Door::Tx) { CUTS_LEN } else { 0 };
-                is_blank(medium, names::IMAGE, 0, roots::TABLE_LEN)? && is_blank(medium, names::LOG, log_from, u64::MAX)?
+                let no_root = |_, bytes: &[u8]| roots::holds_no_root(bytes);
+                let no_record = |at: u64, bytes: &[u8]| at < log_from || bytes.iter().all(|b| *b == 0);
+                is_all(medium, names::IMAGE, roots::TABLE_LEN, &no_root)? && is_all(medium, names::LOG, u64::MAX, &no_record)?
             }
             // Nothing else is made before it is durable.
             Mark::Torn => there.is_empty(),
@@ -317,8 +330,10 @@ fn marked(medium: &dyn Medium) -> Result<Mark> {
     })
 }
 
-/// Whether bytes `from..upto` of region `name` are zero, or it is not there.
-fn is_blank(medium: &dyn Medium, name: &str, from: u64, upto: u64) -> Result<bool> {
+/// Whether all of region `name` but its stamp, up to offset `upto`, is as `wanted` says of pieces of 4096 bytes and where they begin; or
+/// it is not there.
+fn is_all(medium: &dyn Medium, name: &str, upto: u64, wanted: &dyn Fn(u64, &[u8]) -> bool) -> Result<bool> {
+    const PIECE: usize = 4096;
     let region = match medium.open(name, Access::ReadOnly) {
         Ok(region) => region,
         Err(towa_media::Error::NotFound { .. }) => return Ok(true),
@@ -326,11 +341,11 @@ fn is_blank(medium: &dyn Medium, name: &str, from: u64, upto: u64) -> Result<boo
         Err(e) => return Err(e.into()),
     };
     let mut buffer = vec![0; 1 << 20];
-    let end = upto.min(region.len());
-    for off in (from..end).step_by(buffer.len()) {
+    let end = upto.min(region.len().saturating_sub(stamp::LEN));
+    for off in (0..end).step_by(buffer.len()) {
         let bytes = &mut buffer[..(end - off).min(1 << 20) as usize];
         region.read(off, bytes)?;
-        if bytes.iter().any(|b| *b != 0) {
+        if !bytes.chunks(PIECE).enumerate().all(|(i, piece)| wanted(off + (i * PIECE) as u64, piece)) {
             return Ok(false);
         }
     }

@@ -7,8 +7,8 @@ use towa_media::{Access, Medium};
 
 use crate::lanes::{Geometry, Live};
 use crate::log::commit::{self, Commit};
-use crate::superblock::{Door, Superblock, find_superblock, open_files};
-use crate::{Error, Result};
+use crate::superblock::{Door, Superblock, find_superblock, open_file, open_files};
+use crate::{Error, Result, names, origin};
 
 /// Times to read a superblock that looks damaged before it is called so.
 const TRIES: usize = 5;
@@ -28,6 +28,8 @@ pub struct Description {
     pub generation: u64,
     /// Whether it was closed cleanly: `false` while it is open, and after a crash.
     pub clean: bool,
+    /// Whether the files are a copy that was made while a program had the pool open: no program opens that.
+    pub copied_while_open: bool,
     /// Address of the working copy.
     pub base: u64,
     /// Capacity of the heap in bytes.
@@ -65,6 +67,7 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
         created_unix_s: sb.created_unix_s,
         generation: sb.generation,
         clean: sb.clean == 1,
+        copied_while_open: door.is_some() && is_copy_of_open(medium, &sb)?,
         base: sb.base,
         heap_len: sb.heap_len,
         log_len: sb.ring_len,
@@ -75,6 +78,12 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
         log_live: newest.map_or(lanes_live, |c| c.end.saturating_sub(sb.tail)),
         frontier: newest.map_or(lanes_frontier, |c| c.frontier).max(sb.frontier),
     })
+}
+
+fn is_copy_of_open(medium: &dyn Medium, sb: &Superblock) -> Result<bool> {
+    let (image, log) = open_files(medium, sb, Access::ReadOnly)?;
+    let superblock = open_file(medium, names::SUPERBLOCK, Access::ReadOnly)?;
+    Ok(origin::is_copy_of_open(sb, origin::births(&*superblock, &*image, &*log)))
 }
 
 /// The superblock, of the door that is `wanted`, which an owner may be writing meanwhile.

@@ -46,6 +46,23 @@ pub enum Error {
         /// Which structure and how.
         what: String,
     },
+    /// Its files are a copy that was made while a program had the pool open.
+    #[error(
+        "{pool}: its files are a copy of a pool that was in use, so they are of different moments; copy the pool with `towa backup`, or when it \
+         is closed; if they were copied after a crash, while nothing used them, `towa recover --accept-copy` opens them; nothing was changed"
+    )]
+    CopiedWhileOpen {
+        /// Where.
+        pool: String,
+    },
+    /// A pool could not be copied.
+    #[error("{pool}: {what}")]
+    Backup {
+        /// Where the pool is.
+        pool: String,
+        /// Why, and what to do.
+        what: String,
+    },
     /// A pool is there already.
     #[error("{pool}: a pool is there already; open it, or choose another directory")]
     Exists {

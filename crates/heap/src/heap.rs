@@ -14,7 +14,9 @@ use crate::log::Log;
 use crate::log::commit::Commit;
 use crate::recovery::Recovery;
 use crate::roots::RootTable;
+use crate::stamp;
 use crate::superblock::{self, Superblock};
+use crate::tables;
 use crate::working::Working;
 
 /// An open heap.
@@ -183,6 +185,7 @@ impl Heap {
     /// for a moment wherever a lazily opened working copy still shows the image.
     pub fn apply(&self, commits: &[Commit], threads: usize, pause: &mut dyn FnMut()) -> Result<()> {
         let store = self.store();
+        stamp::settle(&*store.image)?;
         let replayed = commits.partition_point(|commit| commit.epoch <= self.recovery.epoch);
         image::apply(&*store.image, store.log(), store.medium.durability(), &commits[replayed..], threads, pause)
     }
@@ -190,9 +193,11 @@ impl Heap {
     /// Makes the image durable, says so in the superblock, and frees the log up to and including `commit`'s epoch. All epochs up to
     /// it were [`apply`](Self::apply)ed, and this thread called for it.
     ///
-    /// Stopping before the superblock's fence: the log is still live and replays over the image. After it: the image is complete.
+    /// Stopping before the superblock's fence: the log is still live and replays over the image, whose stamp may say already how far it
+    /// goes. After it: the image is complete.
     pub fn cut(&self, commit: &Commit) -> Result<()> {
         let store = self.store();
+        stamp::advance(&*store.image, (0, commit.epoch))?;
         store.image.fence()?;
         let mut sb = store.superblock.lock();
         let mut next = *sb;
@@ -205,13 +210,21 @@ impl Heap {
 
     /// Marks the pool as cleanly closed. The caller has cut the log behind its last epoch, or had a
     /// [`Replayer`](crate::lanes::Replayer) apply the last record.
+    ///
+    /// Stopping before the superblock's fence: the pool was not closed; both files name the stamp that the superblock has. After it: closed.
     pub fn close(&self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
         };
         let mut sb = store.superblock.lock();
-        let mut next = *sb;
-        next.clean = 1;
+        let mut next = Superblock { clean: 1, stamp: stamp::draw(), births: [0; 3], ..*sb };
+        let (frontier, log) = match &store.redo {
+            Redo::Ring(log) => (sb.frontier, log.region()),
+            Redo::Lanes(lanes) => (lanes.frontier(&sb)?, &*lanes.region),
+        };
+        next.tables = tables::sum(&*store.image, &sb, frontier)?;
+        stamp::renew(&*store.image, (sb.stamp, next.stamp), None)?;
+        stamp::renew(log, (sb.stamp, next.stamp), None)?;
         superblock::update(&*store.superblock_region, &mut next)?;
         *sb = next;
         Ok(())

@@ -15,7 +15,7 @@ use crate::log::commit::Commit;
 /// Space is provided ahead of the frontier in steps of this.
 const PROVIDE_STEP: u64 = 16 << 20;
 /// Bytes of lines applied together on sync media.
-const BATCH_LEN: usize = 32 << 20;
+pub(crate) const BATCH_LEN: usize = 32 << 20;
 /// Lines after which the caller may pause.
 const LINES_BETWEEN_PAUSES: usize = 1024;
 /// Neighbouring lines that are applied by the same thread.
@@ -81,7 +81,7 @@ fn apply_share(image: &dyn Region, log: &Log, commits: &[Commit], (share, of): (
 }
 
 /// Lines to be written into the image, in the order of their epochs.
-struct Batch<'i> {
+pub(crate) struct Batch<'i> {
     image: &'i dyn Region,
     /// Bytes after which it is written.
     limit: usize,
@@ -91,12 +91,12 @@ struct Batch<'i> {
 }
 
 impl<'i> Batch<'i> {
-    fn new(image: &'i dyn Region, limit: usize) -> Self {
+    pub fn new(image: &'i dyn Region, limit: usize) -> Self {
         Batch { image, limit, lines: Vec::new(), data: Vec::new() }
     }
 
     /// Adds a run of lines, and writes the batch if that makes it full: an epoch may be as long as the log.
-    fn add(&mut self, first: u64, bytes: &[u8], pause: &mut dyn FnMut()) -> Result<()> {
+    pub fn add(&mut self, first: u64, bytes: &[u8], pause: &mut dyn FnMut()) -> Result<()> {
         for i in 0..bytes.len() / LINE {
             self.lines.push((first + i as u64, self.data.len() + i * LINE));
         }
@@ -109,7 +109,7 @@ impl<'i> Batch<'i> {
     }
 
     /// Writes the newest of each line, neighbours together, and empties the batch.
-    fn write(&mut self) -> Result<()> {
+    pub fn write(&mut self) -> Result<()> {
         const SPAN: usize = 1 << 20;
         self.lines.sort_unstable();
         let mut span: Vec<u8> = Vec::with_capacity(SPAN.min(self.data.len()));

@@ -22,6 +22,7 @@
 //! Files of a pool: `superblock`, `image`, `log`, `lock`; their bytes are described in `docs/format.md`.
 
 pub mod alloc;
+mod backup;
 mod checksum;
 mod create;
 mod describe;
@@ -31,20 +32,25 @@ mod image;
 pub mod lanes;
 pub mod log;
 mod open;
+mod origin;
 mod overlay;
 mod recovery;
 mod roots;
+mod stamp;
 pub mod superblock;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod verify;
 mod working;
 
+pub use backup::{BackupReport, backup};
 pub use create::{CreateOptions, LogShape, default_log_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
 pub use heap::Heap;
 pub use open::{OpenOptions, open_or_create};
+pub use origin::accept_copy;
 pub use recovery::Recovery;
 pub use roots::{ROOT_NAME_MAX, Root, RootTable};
 pub use verify::{VerifyReport, verify};

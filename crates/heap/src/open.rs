@@ -19,9 +19,10 @@ use crate::log::{Identity, Log};
 use crate::overlay::Overlay;
 use crate::recovery::{self, Chain, Recovery};
 use crate::roots::RootTable;
+use crate::stamp::{self, Reach, Stamp};
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::working::{Working, load};
-use crate::{Error, Result, names};
+use crate::{Error, Result, names, origin, tables};
 
 /// How to open a pool.
 #[derive(Clone, Debug)]
@@ -109,6 +110,7 @@ impl Heap {
     pub fn volatile(heap_len: u64, prefault: bool) -> Result<Heap> {
         let len = check_heap_len(heap_len)?;
         let working = Working { mapped: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
+        working.begin_empty();
         if prefault {
             working.prefault()?;
         }
@@ -120,13 +122,12 @@ impl Heap {
         let began = Instant::now();
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
-        let mut found = Found::read(&*medium, &log_region, &sb)?;
+        let files = Files { superblock: &*superblock_region, image: &image, log: &log_region };
+        let found = Found::read(&*medium, &files, &sb)?;
         let frontier = found.frontier(&sb);
-        let checked = std::mem::replace(found.overlay(), Overlay::new(0)).check(&*image, &sb, frontier);
-        checked.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
         // The address is the likeliest thing to be refused: ask for it before anything is written.
         let (working, to_load) = match how {
-            How::Created(working) => (working, false),
+            How::Created(working) => (working, true),
             How::Opened(options) => Working::to_open(options, &*image, &sb, frontier)?,
         };
         // Nothing is left that could be refused: from here on it is written.
@@ -135,13 +136,13 @@ impl Heap {
         // from them it would overwrite the older superblock: first they must be what a power cut leaves.
         medium.sync_names()?;
         superblock::make_durable(&*superblock_region, &sb)?;
+        found.make_stamps_durable(&files, &sb)?;
         if sb.clean == 0 || medium.kind() == Kind::Dax {
             // What was provided beneath the frontier and never written may be gone with the power.
             image.reserve(0, frontier.max(found.end_of_words()))?;
         }
         let was_clean = sb.clean == 1;
-        let (redo, chain_end, recovered, mut recovery) =
-            found.replay(&*medium, &image, &log_region, &*superblock_region, &mut sb)?;
+        let (redo, chain_end, recovered, mut recovery) = found.replay(&*medium, &files, &mut sb)?;
         (recovery.clean, recovery.elapsed) = (was_clean, began.elapsed());
         if to_load {
             load(&*image, &working, frontier)?;
@@ -170,79 +171,146 @@ impl Heap {
     }
 }
 
+/// The files of a pool that is being opened.
+struct Files<'f> {
+    superblock: &'f dyn Region,
+    image: &'f Arc<dyn Region>,
+    log: &'f Arc<dyn Region>,
+}
+
+/// What the files of a pool say.
+struct Found {
+    logged: Logged,
+    image_stamp: Stamp,
+    log_stamp: Stamp,
+    births: [u64; 3],
+}
+
 /// What the redo log holds that the image does not.
-enum Found {
+enum Logged {
     Ring { reader: Log, chain: Chain },
     Lanes(Box<Live>),
 }
 
 impl Found {
-    /// Reads and checks it; of its lines and words those that concern roots and run headers are kept.
-    fn read(medium: &dyn Medium, log_region: &Arc<dyn Region>, sb: &Superblock) -> Result<Found> {
-        let keep = alloc::headers_end(sb.heap_len, CHUNK);
-        if sb.door == Door::Tx as u32 {
-            return Ok(Found::Lanes(Box::new(Live::find(medium, &**log_region, sb, keep, true)?)));
-        }
-        let reader = open_log(medium, log_region, sb, 0, sb.tail);
-        let chain = recovery::find_chain(medium, &**log_region, &reader, sb, keep)?;
-        Ok(Found::Ring { reader, chain })
+    /// Reads and checks everything that opening relies on.
+    fn read(medium: &dyn Medium, files: &Files<'_>, sb: &Superblock) -> Result<Found> {
+        let damaged = |what| Error::Damaged { pool: medium.location(), what };
+        let births = origin::births(files.superblock, &**files.image, &**files.log);
+        origin::check(medium, sb, births)?;
+        let (image_stamp, log_stamp) = stamp::read_both(medium, (&**files.image, &**files.log), sb)?;
+        let mut found = Found { logged: Logged::read(medium, files.log, sb)?, image_stamp, log_stamp, births };
+        let (least, most) = found.logged.span(sb);
+        stamp::check_reach(&image_stamp, sb, least, most).map_err(damaged)?;
+        let frontier = found.frontier(sb);
+        let lines = std::mem::replace(found.logged.overlay(), Overlay::new(0));
+        lines.check(&**files.image, sb, frontier).map_err(damaged)?;
+        tables::check(&**files.image, sb, frontier)?.map_err(damaged)?;
+        Ok(found)
     }
 
-    fn overlay(&mut self) -> &mut Overlay {
-        match self {
-            Found::Ring { chain, .. } => &mut chain.lines,
-            Found::Lanes(live) => &mut live.overlay,
-        }
-    }
-
-    /// The allocator's frontier once it is replayed.
+    /// The allocator's frontier once the log is replayed.
     fn frontier(&self, sb: &Superblock) -> u64 {
-        match self {
-            Found::Ring { chain, .. } => chain.end(sb).3,
-            Found::Lanes(live) => live.frontier,
+        match &self.logged {
+            Logged::Ring { chain, .. } => chain.end(sb).3,
+            Logged::Lanes(live) => live.frontier,
         }
     }
 
     /// Where in the heap its last word ends: never beyond the frontier, if those who wrote it knew what they did.
     fn end_of_words(&self) -> u64 {
-        match self {
-            Found::Ring { .. } => 0,
-            Found::Lanes(live) => live.words_end,
+        match &self.logged {
+            Logged::Ring { .. } => 0,
+            Logged::Lanes(live) => live.words_end,
         }
     }
 
-    /// Replays it, and begins a generation. Gives the log to go on with, the checksum that the next epoch names, the epochs whose log
-    /// is still live, and what was done.
-    fn replay(
-        self,
-        medium: &dyn Medium,
-        image: &Arc<dyn Region>,
-        log_region: &Arc<dyn Region>,
-        superblock_region: &dyn Region,
-        sb: &mut Superblock,
-    ) -> Result<(Redo, u64, Vec<Commit>, Recovery)> {
-        match self {
-            Found::Ring { reader, chain } => {
+    /// Makes the stamps durable that a process left that did not close the pool, or was killed while it opened it: the next ones overwrite
+    /// the older slots. Where recovery fences the log, that of the log is durable then.
+    fn make_stamps_durable(&self, files: &Files<'_>, sb: &Superblock) -> Result<()> {
+        let may_be_lost = |stamp: &Stamp| sb.clean == 0 || stamp.stamp != sb.stamp;
+        if may_be_lost(&self.image_stamp) {
+            stamp::write_again(&**files.image, &self.image_stamp)?;
+            files.image.fence()?;
+        }
+        if may_be_lost(&self.log_stamp) {
+            stamp::write_again(&**files.log, &self.log_stamp)?;
+            if sb.clean == 1 {
+                files.log.fence()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays the log, and begins a generation under a new stamp. Gives the log to go on with, the checksum that the next epoch names, the
+    /// epochs whose log is still live, and what was done.
+    fn replay(self, medium: &dyn Medium, files: &Files<'_>, sb: &mut Superblock) -> Result<(Redo, u64, Vec<Commit>, Recovery)> {
+        let mut next = Superblock { clean: 0, stamp: stamp::draw(), births: self.births, ..*sb };
+        match self.logged {
+            Logged::Ring { reader, chain } => {
+                // On line media the superblock will say that the image goes as far as the log; on sync media that it goes as far as before.
+                let durable = if medium.durability() == Durability::Line { chain.end(sb).0 } else { sb.applied_epoch };
+                let reach = (0, durable.max(self.image_stamp.reach));
+                stamp::renew_unfenced(&**files.image, (sb.stamp, next.stamp), Some(reach))?;
+                if medium.durability() == Durability::Sync {
+                    // Before the replay, for whose lines this fence would have to wait.
+                    files.image.fence()?;
+                }
                 let (epoch, chain_end, head, _) = chain.end(sb);
-                let lines_replayed = recovery::replay(&**log_region, &reader, &**image, &chain, sb)?;
-                open_generation(medium, &**image, superblock_region, &chain, sb)?;
+                let lines_replayed = recovery::replay(&**files.log, &reader, &**files.image, &chain, sb)?;
+                stamp::renew(&**files.log, (sb.stamp, next.stamp), None)?;
+                next.generation = chain.generation(sb) + 1;
+                open_generation(medium, files, &chain, sb, next)?;
                 let (epochs_replayed, dropped_incomplete) = (chain.commits.len() as u64, chain.dropped_incomplete);
                 let recovery = Recovery { epoch, epochs_replayed, lines_replayed, dropped_incomplete, ..Recovery::default() };
-                let log = open_log(medium, log_region, sb, sb.generation, head);
+                let log = open_log(medium, files.log, sb, sb.generation, head);
                 let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
                 Ok((Redo::Ring(log), chain_end, recovered, recovery))
             }
-            Found::Lanes(live) => {
-                live.make_durable(&**log_region, sb)?;
-                let mut replayer = Replayer::with_cut(medium, (Arc::clone(image), Arc::clone(log_region)), sb, live.cut);
+            Logged::Lanes(live) => {
+                live.make_durable(&**files.log, sb)?;
+                let mut replayer = Replayer::with_cut(medium, (Arc::clone(files.image), Arc::clone(files.log)), sb, live.cut);
                 let lines_replayed = live.replay(&mut replayer)?;
-                let mut next = Superblock { generation: sb.generation + 1, clean: 0, ..*sb };
-                superblock::update(superblock_region, &mut next)?;
+                let reach = (live.cut.generation + 1, 0);
+                stamp::renew(&**files.image, (sb.stamp, next.stamp), Some(reach))?;
+                // The cut's fence is that of the stamp, too.
+                stamp::renew_unfenced(&**files.log, (sb.stamp, next.stamp), None)?;
+                replayer.retire(live.frontier)?;
+                next.generation += 1;
+                superblock::update(files.superblock, &mut next)?;
                 *sb = next;
-                let lanes = Lanes::new(medium, Arc::clone(log_region), Geometry::of(sb), replayer.generation());
+                let lanes = Lanes::new(medium, Arc::clone(files.log), Geometry::of(sb), replayer.generation());
                 let recovery = Recovery { lines_replayed, records_replayed: live.records, ..Recovery::default() };
                 Ok((Redo::Lanes(lanes), 0, Vec::new(), recovery))
             }
+        }
+    }
+}
+
+impl Logged {
+    /// Reads and checks it; of its lines and words those that concern roots and run headers are kept.
+    fn read(medium: &dyn Medium, log_region: &Arc<dyn Region>, sb: &Superblock) -> Result<Logged> {
+        let keep = alloc::headers_end(sb.heap_len, CHUNK);
+        if sb.door == Door::Tx as u32 {
+            return Ok(Logged::Lanes(Box::new(Live::find(medium, &**log_region, sb, keep, true)?)));
+        }
+        let reader = open_log(medium, log_region, sb, 0, sb.tail);
+        let chain = recovery::find_chain(medium, &**log_region, &reader, sb, keep)?;
+        Ok(Logged::Ring { reader, chain })
+    }
+
+    fn overlay(&mut self) -> &mut Overlay {
+        match self {
+            Logged::Ring { chain, .. } => &mut chain.lines,
+            Logged::Lanes(live) => &mut live.overlay,
+        }
+    }
+
+    /// How far the image goes: at the least, and at most.
+    fn span(&self, sb: &Superblock) -> (Reach, Reach) {
+        match self {
+            Logged::Ring { chain, .. } => chain.span(sb),
+            Logged::Lanes(live) => live.span(),
         }
     }
 }
@@ -253,25 +321,16 @@ fn open_log(medium: &dyn Medium, region: &Arc<dyn Region>, sb: &Superblock, gene
 }
 
 /// Step 5 of recovery: makes the replayed image durable (line media) and records the new generation, in one superblock update.
-fn open_generation(
-    medium: &dyn Medium,
-    image: &dyn Region,
-    superblock_region: &dyn Region,
-    chain: &Chain,
-    sb: &mut Superblock,
-) -> Result<()> {
-    let mut next = *sb;
-    next.generation = chain.generation(sb) + 1;
-    next.clean = 0;
-    if !chain.commits.is_empty() {
-        // Sync media: a working copy that maps the image must not fall back to older content when a failed write-back lets go of
-        // its pages. The log stays live until the persister cuts it.
-        image.fence()?;
+fn open_generation(medium: &dyn Medium, files: &Files<'_>, chain: &Chain, sb: &mut Superblock, mut next: Superblock) -> Result<()> {
+    if medium.durability() == Durability::Line || !chain.commits.is_empty() {
+        // Line media: the image's new stamp, too. Sync media: a working copy that maps the image must not fall back to older content
+        // when a failed write-back lets go of its pages. The log stays live until the persister cuts it.
+        files.image.fence()?;
     }
-    if medium.durability() == Durability::Line && !chain.commits.is_empty() {
+    if medium.durability() == Durability::Line {
         (next.applied_epoch, next.anchor, next.tail, next.frontier) = chain.end(sb);
     }
-    superblock::update(superblock_region, &mut next)?;
+    superblock::update(files.superblock, &mut next)?;
     *sb = next;
     Ok(())
 }

@@ -50,6 +50,28 @@ impl Overlay {
         self.lines.extend(newer.lines);
     }
 
+    /// Writes the lines that end at or before offset `end` over `image`, and forgets them. Durable behind a fence of the image.
+    pub fn write_below(&mut self, image: &dyn Region, end: u64) -> crate::Result<()> {
+        const SPAN: usize = 1 << 20;
+        let later = self.lines.split_off(&(end / LINE as u64));
+        let (mut span, mut span_first) = (Vec::new(), 0);
+        for (line, (mask, mut bytes)) in std::mem::replace(&mut self.lines, later) {
+            if mask != u8::MAX {
+                let mut old = [0; LINE];
+                image.read(line * LINE as u64, &mut old)?;
+                let kept = (0..LINE).filter(|byte| mask & 1 << (byte / 8) == 0);
+                kept.for_each(|byte| bytes[byte] = old[byte]);
+            }
+            if span_first + (span.len() / LINE) as u64 != line || span.len() >= SPAN {
+                image.stream(span_first * LINE as u64, &span)?;
+                span.clear();
+                span_first = line;
+            }
+            span.extend_from_slice(&bytes);
+        }
+        Ok(image.stream(span_first * LINE as u64, &span)?)
+    }
+
     /// Lines that it holds, whole or in part.
     pub fn len(&self) -> u64 {
         self.lines.len() as u64

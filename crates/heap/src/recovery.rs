@@ -23,6 +23,7 @@ use crate::checksum::checksum;
 use crate::log::commit::{self, Commit};
 use crate::log::{COMMIT_SLOT, Fault, Log};
 use crate::overlay::Overlay;
+use crate::stamp::Reach;
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 
@@ -60,6 +61,11 @@ impl Chain {
         self.commits
             .last()
             .map_or((sb.applied_epoch, sb.anchor, sb.tail, sb.frontier), |c| (c.epoch, c.checksum, c.end, c.frontier))
+    }
+
+    /// How far the image goes: at the least, and at most.
+    pub fn span(&self, sb: &Superblock) -> (Reach, Reach) {
+        ((0, sb.applied_epoch), (0, self.end(sb).0))
     }
 
     /// Greatest generation seen.
@@ -161,7 +167,7 @@ pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, cha
         log_region.rewrite_range(ring + at, first)?;
         log_region.rewrite_range(ring, len - first)?;
     }
-    if !chain.commits.is_empty() {
+    if !chain.commits.is_empty() || sb.clean == 0 {
         log_region.fence()?;
     }
     let mut lines = 0;

@@ -8,7 +8,8 @@
 //! Slots are ordinary heap bytes: changing one is marked and becomes durable with its epoch. The directory of names is kept in
 //! DRAM and read from the slots at open.
 //!
-//! What must always hold: a slot is all zero, and free, or its checksum is right, as that of this slot and no other.
+//! What must always hold: every slot has a right checksum, as that of this slot and no other. A free slot has one, too, and zeros
+//! before it. So zeros in the place of the table, which a copy or a repair may leave, are damage and not a heap without roots.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -58,9 +59,32 @@ struct Slot {
 const _: () = assert!(size_of::<Slot>() == SLOT);
 
 impl Slot {
-    fn sum(&self, i: usize) -> u64 {
-        checksum(i as u64, &bytemuck::bytes_of(self)[..SLOT - 8])
+    /// Slot `i` when it is free.
+    fn free(i: usize) -> Slot {
+        let mut slot = Slot::zeroed();
+        slot.checksum = slot.sum(i);
+        slot
     }
+
+    fn sum(&self, i: usize) -> u64 {
+        checksum(i as u64, &self.body())
+    }
+
+    /// All bytes before the checksum.
+    fn body(&self) -> [u8; SLOT - 8] {
+        bytemuck::bytes_of(self)[..SLOT - 8].try_into().expect("a slot is as long")
+    }
+}
+
+/// The bytes of a table without roots: what a new heap begins with.
+pub(crate) fn empty_table() -> Vec<u8> {
+    (0..SLOTS).flat_map(|i| bytemuck::cast::<Slot, [u8; SLOT]>(Slot::free(i))).collect()
+}
+
+/// Whether `bytes`, the beginning of a file `image`, are what a creation that was interrupted may have left of an empty table: slots
+/// without a name, some of which may lack their checksum.
+pub(crate) fn holds_no_root(bytes: &[u8]) -> bool {
+    bytes.chunks(SLOT).all(|slot| slot.iter().take(SLOT - 8).all(|byte| *byte == 0))
 }
 
 /// The directory of a heap's roots.
@@ -133,7 +157,7 @@ impl RootTable {
         let Some(i) = known.or_else(|| directory.free_slot(epoch)) else {
             return Err(format!("no room for root {name:?}: {SLOTS} roots at most"));
         };
-        let mut slot = Slot::zeroed();
+        let mut slot = Slot::free(i);
         if let Some(r) = root {
             slot.name_len = name.len() as u8;
             slot.name[..name.len()].copy_from_slice(name.as_bytes());
@@ -191,8 +215,12 @@ fn decode_all(slots: impl Iterator<Item = Slot>, in_heap: impl Fn(u64) -> bool) 
 }
 
 fn decode(slot: &Slot, i: usize, in_heap: &impl Fn(u64) -> bool) -> Result<Option<(String, Root)>, String> {
-    if bytemuck::bytes_of(slot).iter().all(|b| *b == 0) {
-        return Ok(None);
+    if slot.body() == [0; SLOT - 8] {
+        return match slot.checksum {
+            0 => Err(format!("root slot {i} is zeros, which no pool leaves there")),
+            sum if sum == slot.sum(i) => Ok(None),
+            _ => Err(format!("root slot {i} is damaged")),
+        };
     }
     let len = usize::from(slot.name_len);
     let name = slot.name.get(..len).and_then(|n| std::str::from_utf8(n).ok()).filter(|n| !n.is_empty());
@@ -210,7 +238,7 @@ mod tests {
 
     /// Aligned as a heap is.
     fn table() -> (RootTable, Vec<u64>) {
-        let mut memory = vec![0u64; TABLE_LEN as usize / 8];
+        let mut memory: Vec<u64> = empty_table().chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
         let base = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
         // SAFETY: the memory goes with the table.
         (unsafe { RootTable::new(base, |_| true) }.unwrap(), memory)
@@ -259,6 +287,25 @@ mod tests {
         change("root 7", None).unwrap();
         change("one more", Some(root)).expect("a slot is free");
         assert_eq!(table.names().len(), SLOTS);
+    }
+
+    /// A copy, a repair or a rescue may leave zeros where the table was: not a heap without roots.
+    #[test]
+    fn zeros_are_no_free_slot() {
+        let table = empty_table();
+        assert_eq!(RootTable::check(&table, |_| true).unwrap(), [""; 0]);
+        for (from, len) in [(0, table.len()), (0, 4096), (SLOT * 5, SLOT), (SLOT - 8, 8)] {
+            let mut damaged = table.clone();
+            damaged[from..from + len].fill(0);
+            let slot = from / SLOT;
+            assert_eq!(
+                RootTable::check(&damaged, |_| true).unwrap_err(),
+                format!("root slot {slot} is zeros, which no pool leaves there")
+            );
+        }
+        let mut moved = table.clone();
+        moved.copy_within(0..SLOT, SLOT);
+        assert_eq!(RootTable::check(&moved, |_| true).unwrap_err(), "root slot 1 is damaged");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::alloc::CHUNK;
 use crate::checksum::checksum;
 use crate::lanes::{self, LANE_LEN_MIN, LANES_MAX};
 use crate::log::{Log, RING_MIN};
-use crate::{Error, Result, create, names};
+use crate::{Error, Result, create, names, stamp};
 
 /// First bytes of every superblock slot.
 pub const MAGIC: [u8; 8] = *b"TOWAPOOL";
@@ -107,8 +107,15 @@ pub struct Superblock {
     pub frontier: u64,
     /// Creation time, seconds since 1970.
     pub created_unix_s: u64,
+    /// The stamp of this opening or, after a clean close, of that: `image` and `log` have it too (`stamp.rs`).
+    pub stamp: u64,
+    /// While the pool is open: when its files `superblock`, `image` and `log` were made, as [`towa_media::Region::birth`] tells; 0 where it
+    /// does not.
+    pub births: [u64; 3],
+    /// After a clean close: checksum of the image's root table and run headers.
+    pub tables: u64,
     /// Zero.
-    pub reserved1: [u64; 15],
+    pub reserved1: [u64; 10],
     /// Checksum of all bytes before.
     pub checksum: u64,
 }
@@ -212,8 +219,8 @@ fn log_is_sane(sb: &Superblock) -> bool {
     }
 }
 
-/// Bytes of file `log`.
-pub(crate) fn log_file_len(sb: &Superblock) -> u64 {
+/// Bytes of file `log`, without its stamp.
+pub(crate) fn log_len(sb: &Superblock) -> u64 {
     match Door::from_number(sb.door) {
         Some(Door::Tx) => lanes::Geometry::file_len(sb.ring_len),
         _ => Log::file_len(sb.ring_len, sb.commit_slots),
@@ -272,5 +279,5 @@ pub(crate) fn open_files(medium: &dyn Medium, sb: &Superblock, access: Access) -
         let what = format!("file `{name}` has {} bytes, not {wanted}", region.len());
         if region.len() == wanted { Ok(region) } else { Err(Error::Damaged { pool: medium.location(), what }) }
     };
-    Ok((open(names::IMAGE, sb.heap_len)?, open(names::LOG, log_file_len(sb))?))
+    Ok((open(names::IMAGE, sb.heap_len + stamp::LEN)?, open(names::LOG, log_len(sb) + stamp::LEN)?))
 }

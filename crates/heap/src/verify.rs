@@ -9,8 +9,9 @@ use crate::lanes::Live;
 use crate::log::{Identity, Log};
 use crate::open::lock_image;
 use crate::overlay::Overlay;
+use crate::stamp::{self, Reach};
 use crate::superblock::{self, Door, Superblock, read_superblock};
-use crate::{Error, Result, alloc, names, recovery};
+use crate::{Error, Result, alloc, names, origin, recovery, tables};
 
 /// What verification found in a sound pool.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -58,9 +59,12 @@ struct Logged {
     /// What it lays over the image.
     lines: Overlay,
     frontier: u64,
+    /// How far the image goes at the least, and at most.
+    span: (Reach, Reach),
 }
 
-/// Checks the pool on `medium` as recovery would leave it: superblock, log chain and frames (tx: lanes and records), roots, allocator. `progress` is called
+/// Checks the pool on `medium` as recovery would leave it: superblock, stamps, log chain and frames (tx: lanes and
+/// records), roots, allocator. `progress` is called
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
     let lock = medium.lock_to_read()?;
@@ -70,11 +74,16 @@ pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64
     }
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
     let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
-    let Logged { report, lines, frontier } = match door {
+    let superblock_region = superblock::open_file(medium, names::SUPERBLOCK, Access::ReadOnly)?;
+    origin::check(medium, &sb, origin::births(&*superblock_region, &*image, &*log_region))?;
+    let (image_stamp, _) = stamp::read_both(medium, (&*image, &*log_region), &sb)?;
+    let Logged { report, lines, frontier, span: (least, most) } = match door {
         Door::Epoch => check_ring(medium, log_region, &sb)?,
         Door::Tx => check_lanes(medium, &*log_region, &sb)?,
     };
+    stamp::check_reach(&image_stamp, &sb, least, most).map_err(damaged)?;
     let names = lines.check(&*image, &sb, frontier).map_err(damaged)?;
+    tables::check(&*image, &sb, frontier)?.map_err(damaged)?;
     let mut read = |off: u64, into: &mut [u8]| {
         progress(off.min(frontier), frontier);
         lines.read(&*image, off, into)
@@ -110,7 +119,7 @@ fn check_ring(medium: &dyn Medium, log_region: Arc<dyn Region>, sb: &Superblock)
         incomplete_epoch: chain.dropped_incomplete,
         ..VerifyReport::default()
     };
-    Ok(Logged { report, lines: chain.lines, frontier })
+    Ok(Logged { report, span: chain.span(sb), lines: chain.lines, frontier })
 }
 
 fn check_lanes(medium: &dyn Medium, log: &dyn Region, sb: &Superblock) -> Result<Logged> {
@@ -122,5 +131,5 @@ fn check_lanes(medium: &dyn Medium, log: &dyn Region, sb: &Superblock) -> Result
         lanes_in_use: live.lanes_in_use(),
         ..VerifyReport::default()
     };
-    Ok(Logged { report, lines: live.overlay, frontier: live.frontier })
+    Ok(Logged { report, span: live.span(), lines: live.overlay, frontier: live.frontier })
 }

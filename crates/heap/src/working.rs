@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 
 use towa_media::{Mapping, Region};
 
+use crate::roots::empty_table;
 use crate::superblock::Superblock;
 use crate::{OpenOptions, Result};
 
@@ -49,6 +50,13 @@ impl Working {
         // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
         let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;
         Ok(Working { mapped, anonymous })
+    }
+
+    /// Writes what a new heap begins with, where there is no image to load it from.
+    pub fn begin_empty(&self) {
+        let roots = empty_table();
+        // SAFETY: a heap is longer than its root table; the mapping is not shared yet.
+        unsafe { std::ptr::copy_nonoverlapping(roots.as_ptr(), self.base().as_ptr(), roots.len()) };
     }
 
     /// Provides the memory of all that is not mapped from the image.

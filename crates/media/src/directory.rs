@@ -284,6 +284,13 @@ fn reserve_by_writing(file: &File, location: &str, off: u64, len: u64) -> Result
     Ok(())
 }
 
+/// When `file` was made, in nanoseconds since 1970 (modulo 2^64), where its file system tells. Never 0.
+pub(crate) fn birth(file: &File) -> Option<u64> {
+    let made = file.metadata().ok()?.created().ok()?;
+    let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((since.as_nanos() as u64).max(1))
+}
+
 /// A borrowed descriptor of `file`.
 pub(crate) fn borrow(file: &File) -> Option<BorrowedFd<'_>> {
     Some(std::os::fd::AsFd::as_fd(file))

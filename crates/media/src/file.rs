@@ -147,6 +147,9 @@ unsafe impl Region for FileRegion {
     fn bytes(&self) -> Option<NonNull<[u8]>> {
         None
     }
+    fn birth(&self) -> Option<u64> {
+        directory::birth(&self.file)
+    }
     fn file(&self) -> Option<BorrowedFd<'_>> {
         directory::borrow(&self.file)
     }

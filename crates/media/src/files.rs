@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use crate::Error;
@@ -19,6 +20,15 @@ pub fn sync(file: &File) -> io::Result<()> {
 /// Makes the names in directory `path` durable: what was created, renamed or removed in it.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// Has `to`, an empty file's descriptor or one of the same length, share all bytes of `from` until either changes: where the file system can do that.
+pub fn clone_whole(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a call on two descriptors that are open.
+    match unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE, from.as_raw_fd()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// [`sync_dir`], and the names that lead to `path` on its file system: for a directory that has just been made.

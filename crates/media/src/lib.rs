@@ -278,6 +278,11 @@ pub unsafe trait Region: Send + Sync + fmt::Debug {
     /// The bytes themselves, on media that map them shared (`dax`, `ram`). Reading them is a plain load; writing goes through
     /// the verbs above.
     fn bytes(&self) -> Option<NonNull<[u8]>>;
+    /// When the file behind the region was made, in nanoseconds, where its file system tells: a copy has another one, and what was moved or
+    /// comes back with a snapshot of its file system has the same.
+    fn birth(&self) -> Option<u64> {
+        None
+    }
     /// The file behind the region, for a private mapping of it; `None` on `sim`.
     fn file(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -149,6 +149,9 @@ unsafe impl Region for MappedRegion {
         let first = NonNull::new(self.mapping.as_ptr()).expect("a mapping is never at zero");
         Some(NonNull::slice_from_raw_parts(first, self.mapping.len()))
     }
+    fn birth(&self) -> Option<u64> {
+        directory::birth(&self.file)
+    }
     fn file(&self) -> Option<BorrowedFd<'_>> {
         directory::borrow(&self.file)
     }

@@ -167,6 +167,9 @@ unsafe impl Region for PrivateRegion {
     fn bytes(&self) -> Option<NonNull<[u8]>> {
         None
     }
+    fn birth(&self) -> Option<u64> {
+        self.under.birth()
+    }
     fn file(&self) -> Option<BorrowedFd<'_>> {
         if self.is_mapped { self.under.file() } else { None }
     }

@@ -77,7 +77,8 @@ impl Geometry {
 }
 
 /// Walks the run headers from chunk 0 to the frontier. `visit` gets each run's first chunk, with its kind, length and whether it
-/// is clean, or the damage found there; after damage the walk cannot go on and ends.
+/// is clean, or the damage found there; after damage the walk cannot go on and ends. A chunk whose header was never written is a clean free
+/// run of its own: a transaction whose epoch did not become durable moved the frontier over it.
 pub(super) fn walk<E>(
     geo: &Geometry,
     frontier: u32,
@@ -88,7 +89,7 @@ pub(super) fn walk<E>(
     while chunk < frontier {
         let off = geo.header(chunk);
         let (kind, len, clean) = match RunHeader::decode(&read(off)?, off) {
-            Ok(None) => (Kind::Free, 1, true),
+            Ok(None) => (Kind::Unwritten, 1, true),
             Ok(Some(run)) if run.len <= frontier - chunk => (run.kind, run.len, run.clean),
             bad => {
                 let what = bad.err().unwrap_or("run header reaches beyond the frontier");
@@ -110,20 +111,43 @@ pub fn headers_end(heap_len: u64, first: u64) -> u64 {
     Geometry::new(NonNull::dangling(), heap_len, first).data
 }
 
-/// Verifies the headers of runs alone: with these right, [`Allocator::new`](super::Allocator::new) succeeds. Parameters as for [`check`].
+/// Offset after the last run header of a heap with this frontier. Parameters as for [`check`].
+pub fn headers_in_use_end(heap_len: u64, first: u64, frontier: u64) -> u64 {
+    let geo = Geometry::new(NonNull::dangling(), heap_len, first);
+    geo.header((frontier.saturating_sub(geo.data) / CHUNK).min(u64::from(geo.chunks)) as u32)
+}
+
+/// Checks that nothing was ever stored in chunks without a run header: zeros where headers were would pass for chunks that are free.
+fn check_blank<E>(read: &mut Read<'_, E>, geo: &Geometry, chunks: &[u32]) -> Result<Result<(), Damage>, E> {
+    let mut bytes = vec![0; CHUNK as usize];
+    for chunk in chunks {
+        read(geo.offset(*chunk), &mut bytes)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            let what = "run header of zeros, and its chunk holds data";
+            return Ok(Err(Damage { offset: geo.header(*chunk), what }));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Verifies the headers of runs alone, and that chunks without one are blank: with these right, [`Allocator::new`](super::Allocator::new) succeeds. Parameters as for [`check`].
 pub fn check_runs<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64) -> Result<Result<(), Damage>, E> {
     let geo = Geometry::new(NonNull::dangling(), heap_len, first);
     let chunks = match geo.frontier_chunks(frontier) {
         Ok(chunks) => chunks,
         Err(damage) => return Ok(Err(damage)),
     };
-    let mut table = Window { read, start: 0, bytes: Vec::new(), end: geo.header(chunks) };
-    let mut found = Ok(());
+    let mut table = Window { read: &mut *read, start: 0, bytes: Vec::new(), end: geo.header(chunks) };
+    let (mut found, mut blank) = (Ok(()), Vec::new());
     walk(
         &geo,
         chunks,
         |off| table.line(off),
-        |_, run| match run {
+        |chunk, run| match run {
+            Ok((Kind::Unwritten, ..)) => {
+                blank.push(chunk);
+                ControlFlow::Continue(())
+            }
             Ok(_) => ControlFlow::Continue(()),
             Err(damage) => {
                 found = Err(damage);
@@ -131,7 +155,7 @@ pub fn check_runs<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier
             }
         },
     )?;
-    Ok(found)
+    if found.is_ok() { check_blank(read, &geo, &blank) } else { Ok(found) }
 }
 
 /// Verifies every run and block header of a heap that is not in use. `read` fills a buffer from an offset of the heap; its errors
@@ -147,7 +171,7 @@ pub fn check<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64
         }
     };
     report.chunks = u64::from(chunks);
-    let mut slabs = Vec::new();
+    let (mut slabs, mut blank) = (Vec::new(), Vec::new());
     let mut table = Window { read: &mut *read, start: 0, bytes: Vec::new(), end: geo.header(chunks) };
     walk(
         &geo,
@@ -155,6 +179,10 @@ pub fn check<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64
         |off| table.line(off),
         |chunk, found| {
             match found {
+                Ok((Kind::Unwritten, ..)) => {
+                    report.chunks_free += 1;
+                    blank.push(chunk);
+                }
                 Ok((Kind::Free, len, _)) => report.chunks_free += u64::from(len),
                 Ok((Kind::Slab { class, seal }, _, clean)) => slabs.push((chunk, SlabKey { seal, class, clean })),
                 Ok((Kind::Large { size }, ..)) => {
@@ -170,6 +198,9 @@ pub fn check<E>(read: &mut Read<'_, E>, heap_len: u64, first: u64, frontier: u64
             ControlFlow::Continue(())
         },
     )?;
+    if let Err(damage) = check_blank(read, &geo, &blank)? {
+        report.add(damage);
+    }
     for (chunk, key) in slabs {
         report.slabs += 1;
         check_slab(read, &geo, chunk, key, &mut report)?;

@@ -10,7 +10,7 @@
 //!  56  check: XXH3 of the above, seeded with the line's offset
 //! ```
 //!
-//! An all-zero run header was never written. The *seal* is drawn at random when a slab is carved. A slab carved from chunks
+//! An all-zero run header was never written, nor was anything in its chunk. The *seal* is drawn at random when a slab is carved. A slab carved from chunks
 //! that were never used is *clean*: each of its block headers is zero (never allocated) or valid, everything else is damage.
 //! One carved from used chunks has other people's bytes where its never-allocated blocks will have their headers: without
 //! the seal these read as "never allocated". What this slab did not write passes for one of its live headers with
@@ -39,9 +39,16 @@ pub(super) type Line = [u64; LINE / 8];
 /// What a run of chunks is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// No header was ever written: of a chunk by itself, which nothing was ever stored in.
+    Unwritten,
     Free,
-    Slab { class: u8, seal: u64 },
-    Large { size: u64 },
+    Slab {
+        class: u8,
+        seal: u64,
+    },
+    Large {
+        size: u64,
+    },
 }
 
 /// A run of chunks as its header line describes it.
@@ -58,6 +65,7 @@ impl RunHeader {
     /// The line to be written at offset `off`.
     pub(super) fn encode(&self, off: u64) -> Line {
         let (kind, class, seal, size) = match self.kind {
+            Kind::Unwritten => unreachable!("what is written is not unwritten"),
             Kind::Free => (1u64, 0, 0, 0),
             Kind::Slab { class, seal } => (2, class, seal, 0),
             Kind::Large { size } => (3, 0, 0, size),
@@ -89,7 +97,7 @@ impl RunHeader {
         };
         let len = u32::try_from(line[1]).map_err(|_| "run header with an impossible length")?;
         let fits = match kind {
-            Kind::Free => len > 0,
+            Kind::Free | Kind::Unwritten => len > 0,
             Kind::Slab { class, .. } => len == u32::from(SLAB_CHUNKS[usize::from(class)]),
             Kind::Large { size } => len > 0 && size <= u64::from(len) * CHUNK,
         };

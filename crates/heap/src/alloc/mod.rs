@@ -39,7 +39,7 @@ mod table;
 mod tests;
 
 pub use cache::Cache;
-pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end};
+pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, headers_in_use_end};
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
 use cache::batch;

@@ -158,7 +158,7 @@ impl Opened {
 
     fn add(&mut self, chunk: u32, kind: Kind, len: u32, clean: bool) {
         match kind {
-            Kind::Free => {
+            Kind::Free | Kind::Unwritten => {
                 let before = self.free.take();
                 let run = before.unwrap_or(Run { chunk, len: 0, epoch: 0, clean: true });
                 self.free = Some(Run { len: run.len + len, clean: run.clean && clean, ..run });

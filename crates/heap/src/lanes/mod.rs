@@ -31,6 +31,7 @@ mod batch;
 mod cursor;
 mod cut;
 mod lines;
+mod reader;
 mod record;
 mod recover;
 mod replay;
@@ -46,6 +47,7 @@ use towa_media::{LINE, Medium, Region, persist};
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 pub(crate) use cut::Cut;
+pub(crate) use reader::Reader;
 pub use record::RecordBuilder;
 pub(crate) use recover::Live;
 pub use replay::{Applied, Replayer};
@@ -138,6 +140,12 @@ impl Lanes {
     /// The generation of lanes that is being written: it grows with each opening, and records of others do not count.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The allocator's frontier as of the newest cut.
+    pub(crate) fn frontier(&self, sb: &Superblock) -> Result<u64> {
+        let cut = Cut::read(&*self.region, sb)?;
+        Ok(cut.map_err(|what| Error::Damaged { pool: self.pool.clone(), what })?.frontier)
     }
 
     /// Provides the space of a lane: before its first record after opening, or a full medium is SIGBUS where it is mapped.

@@ -6,9 +6,11 @@
 //!    cache; after a sync that failed, the kernel shows them and will never write them. So all of it is written again
 //!    ([`Region::rewrite`]) and fenced. The image must never get ahead of durable records, and the next cut takes the place of the
 //!    one before this.
-//! 3. Replay: store the words into the image in the order of the timestamps; write back; fence. Idempotent: stopping anywhere and
-//!    starting again from 1 gives the same image, because cut and records are as they were.
-//! 4. A new cut: the next generation, nothing in its lanes. This one write retires all records. Before its fence the older cut may come
+//! 3. Replay: store the words into the image in the order of the timestamps; write back. Idempotent: stopping anywhere and starting again
+//!    from 1 gives the same image, because cut and records are as they were.
+//! 4. A new stamp for both files, for which the lanes are of the next generation and empty (`stamp.rs`). Its fence of the image makes what
+//!    was replayed durable.
+//! 5. A new cut: the next generation, nothing in its lanes. This one write retires all records. Before its fence the older cut may come
 //!    back, and with it 1; after it, the image is complete and the lanes are empty.
 
 use towa_media::{Medium, Region};
@@ -17,6 +19,7 @@ use super::cursor::{Cursor, Fault, merge};
 use super::replay::Replayer;
 use super::{Cut, Geometry, record};
 use crate::overlay::Overlay;
+use crate::stamp::Reach;
 use crate::superblock::Superblock;
 use crate::{Error, Result};
 
@@ -114,11 +117,14 @@ impl Live {
         Ok(log.fence()?)
     }
 
-    /// Steps 3 and 4. The image has space up to the frontier and [`words_end`](Self::words_end). Gives the lines written.
+    /// Step 3. The image has space up to the frontier and [`words_end`](Self::words_end). Gives the lines written.
     pub fn replay(&self, replayer: &mut Replayer) -> Result<u64> {
-        let lines = if self.records > 0 { replayer.store(&self.heads, u64::MAX, &mut || ())?.lines } else { 0 };
-        replayer.retire(self.frontier)?;
-        Ok(lines)
+        Ok(if self.records > 0 { replayer.store(&self.heads, u64::MAX, &mut || ())?.lines } else { 0 })
+    }
+
+    /// How far the image goes: at the least, and at most.
+    pub fn span(&self) -> (Reach, Reach) {
+        ((self.cut.generation, self.cut.ts), (self.cut.generation, self.newest_ts))
     }
 
     /// Bytes of lanes that are live.

@@ -7,7 +7,7 @@
 //! The steps of [`Replayer::apply`]; stopping after any of them is safe:
 //! 1. words are stored into the image, oldest record first, and their lines written back: all are in durable records that the newest cut does
 //!    not pass over, and recovery stores them again, and every newer one of the same word after it;
-//! 2. fence: the image is durable up to the newest of these records;
+//! 2. the image's stamp says so; fence: the image is durable up to the newest of these records;
 //! 3. the cut says so, and is fenced: lane space before its tails is free. Only then is the caller told.
 //!
 //! What must always hold: of two values of a word the one of the newer record is stored last; there is one replayer of a pool at a time.
@@ -24,6 +24,7 @@ use super::record::{Few, Words};
 use super::recover::says;
 use super::{Cut, Geometry, record};
 use crate::alloc::CHUNK;
+use crate::stamp;
 use crate::superblock::{self, Door, Superblock, read_superblock};
 use crate::{Error, Heap, Result};
 
@@ -126,7 +127,10 @@ impl Replayer {
     ///
     /// `pause` is called now and then on the calling thread: a caller who would spread the work may sleep there.
     pub fn apply(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Applied> {
+        stamp::settle(&*self.image)?;
         let stored = self.store(heads, upto, pause)?;
+        stamp::advance(&*self.image, (self.cut.generation, stored.outcome.ts))?;
+        self.image.fence()?;
         self.cut_behind(stored)
     }
 
@@ -144,7 +148,7 @@ impl Replayer {
         Ok(applied)
     }
 
-    /// Steps 1 and 2 of [`apply`](Self::apply).
+    /// Step 1 of [`apply`](Self::apply): what is stored is durable behind a fence of the image by this thread.
     pub(crate) fn store(&mut self, heads: &[u64], upto: u64, pause: &mut dyn FnMut()) -> Result<Stored> {
         self.check_heads(heads)?;
         match self.durability {
@@ -172,7 +176,6 @@ impl Replayer {
         let mut lines = Lines::new(&*self.image);
         let outcome = self.visit(heads, upto, pause, &mut lines)?;
         let lines = lines.finish();
-        self.image.fence()?;
         Ok(Stored { outcome, lines })
     }
 
@@ -180,7 +183,6 @@ impl Replayer {
         let mut batch = Batch::new(&*self.image);
         let outcome = self.visit(heads, upto, pause, &mut batch)?;
         let lines = batch.finish()?;
-        self.image.fence()?;
         Ok(Stored { outcome, lines })
     }
 
@@ -272,7 +274,7 @@ pub(super) trait Sink {
     fn rises(&mut self, _from: u64, _to: u64) {}
 }
 
-/// What was stored, and is durable; the cut does not say so yet.
+/// What was stored; the cut does not say so yet.
 pub(crate) struct Stored {
     outcome: Outcome,
     pub lines: u64,

@@ -94,6 +94,11 @@ impl Log {
         }
     }
 
+    /// File `log`.
+    pub(crate) fn region(&self) -> &dyn Region {
+        &*self.region
+    }
+
     /// Bytes of the ring.
     pub fn capacity(&self) -> u64 {
         self.ring_len

@@ -166,6 +166,8 @@ fn copy_pool(from: &std::path::Path) -> tempfile::TempDir {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
     }
+    // Nothing wrote to the pool, which was open.
+    towa_epoch::accept_copy(&*towa_media::open_dir(to.path(), None, false).unwrap()).unwrap();
     to
 }
 

@@ -1,8 +1,8 @@
 //! Where things lie in a tree's blocks, and copies of nodes.
 //!
 //! ```text
-//!   header, line 0:  | magic | format version | kind of keys | leaf entries | inner keys | 1: being destroyed |
-//!           line 1:  | version | root | its level |
+//!   header, line 0:  | magic | format version | kind of keys | leaf entries | inner keys | 0 | 0 | checksum |     never changes
+//!           line 1:  | version | root | its level | 1: being destroyed |
 //!           line 2:  | free leaves |      line 3:  | free inner nodes |      heads of lists, linked through word 1 of the nodes
 //!
 //!   leaf:    | version | bitmap | 48 fingerprints | key, value | key, value | ...      line 0, then the entries, in no order
@@ -15,6 +15,7 @@
 //!    else: a new node is logged only as far as it is filled. So what comes to lie there is written whatever lay there before.
 
 use towa_tx::{Addr, Span, Thread};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::fingerprint;
 
@@ -28,12 +29,21 @@ pub(crate) const ROOT_TAG: u64 = MAGIC;
 /// Bytes of the header, and offsets of its words.
 pub(super) mod header {
     pub const LEN: u64 = 256;
-    pub const DESTROYED: u64 = 40;
     pub const VERSION: u64 = 64;
     pub const ROOT: u64 = 72;
     pub const LEVEL: u64 = 80;
+    pub const DESTROYED: u64 = 88;
     pub const FREE_LEAVES: u64 = 128;
     pub const FREE_INNERS: u64 = 192;
+}
+
+/// Words of a header's first line.
+pub(super) const DESCRIPTION: usize = 8;
+
+/// What stands in the last word of a header's first line: the checksum of the words before.
+pub(super) fn description_sum(words: &[u64; DESCRIPTION]) -> u64 {
+    let bytes: Vec<u8> = words[..DESCRIPTION - 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+    xxh3_64_with_seed(&bytes, MAGIC).max(1)
 }
 
 /// Offset of every node's version word.

@@ -45,7 +45,7 @@ use towa_tx::{Addr, Pool, Root, RootHold, Thread};
 
 use crate::keys::Key;
 use crate::map::{Error, OrderedMap, Result, Session};
-use layout::{FORMAT, MAGIC, SLACK, Shape, VERSION, aligned, header};
+use layout::{DESCRIPTION, FORMAT, MAGIC, SLACK, Shape, VERSION, aligned, header};
 
 pub(crate) use layout::ROOT_TAG;
 pub use session::BpSession;
@@ -100,7 +100,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     ///
     /// # Errors
     /// [`Error::Mismatch`]: there is no such root, it is no tree of such keys and sizes, or it was being
-    /// [destroyed](Self::destroy).
+    /// [destroyed](Self::destroy). [`Error::Damaged`]: its header was overwritten.
     pub fn open(pool: &Pool, name: &str) -> Result<Self> {
         let tree = Self::look(pool, name)?;
         let entered = tree.hold.enter();
@@ -140,15 +140,18 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         }
         let at = root.ptr.as_ptr().addr() as u64;
         let thread = pool.register()?;
-        let fits = at.is_multiple_of(64) && thread.holds(at) && thread.holds(at + header::LEN - 8);
-        if !fits || thread.load(at) != MAGIC {
-            return damaged(format!("root {name:?} is said to be a B+-tree, and at {at:#x} there is none"));
+        // The root says that a tree is there: anything else is damage.
+        if !at.is_multiple_of(64) || !thread.holds(at) || !thread.holds(at + header::LEN - 8) {
+            return damaged(format!("root {name:?} leads to {at:#x}, where no B+-tree can be"));
         }
-        let found = layout::copy(&thread, at, 5);
+        let found: [u64; DESCRIPTION] = layout::copy(&thread, at, DESCRIPTION).try_into().expect("as many words");
+        if found[0] != MAGIC || found[DESCRIPTION - 1] != layout::description_sum(&found) {
+            return damaged(format!("the header of the B+-tree that root {name:?} names is overwritten"));
+        }
         if found[1] != FORMAT {
             return mismatch(format!("root {name:?} is a B+-tree of format {}, this program knows {FORMAT}", found[1]));
         }
-        if found[..] != Self::described() {
+        if found != Self::described() {
             let kind = found[2].to_le_bytes();
             let kind = String::from_utf8_lossy(&kind);
             let (kind, leaf, inner) = (kind.trim_end_matches('\0'), found[3], found[4]);
@@ -177,11 +180,13 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         Self { pool: pool.clone(), header, hold, _keys: PhantomData }
     }
 
-    /// What its header begins with.
-    fn described() -> [u64; 5] {
+    /// The first line of its header.
+    fn described() -> [u64; DESCRIPTION] {
         let mut kind = [0; 8];
         kind[..K::NAME.len()].copy_from_slice(K::NAME.as_bytes());
-        [MAGIC, FORMAT, u64::from_le_bytes(kind), LEAF as u64, INNER as u64]
+        let mut words = [MAGIC, FORMAT, u64::from_le_bytes(kind), LEAF as u64, INNER as u64, 0, 0, 0];
+        words[DESCRIPTION - 1] = layout::description_sum(&words);
+        words
     }
 
     /// The pool that it lies in.

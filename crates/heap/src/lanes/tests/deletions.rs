@@ -16,8 +16,11 @@ use super::*;
 /// Events of a kind that are deleted.
 const SINGLES: usize = 6;
 
+/// Bytes of the heap, after which the image has its stamp.
+const HEAP: u64 = 8 << 20;
+
 /// A kind: its name, whether each that is drawn must be noticed, and which events are of it (with whether the event before in the log
-/// was that of a cut).
+/// was that of a cut; of events of the image, whether its heap was written since its last fence).
 type Kind = (&'static str, bool, fn(&EventInfo<'_>, bool) -> bool);
 
 type Is = fn(&EventInfo<'_>) -> bool;
@@ -30,13 +33,27 @@ fn is_cut(event: &EventInfo<'_>) -> bool {
     event.range().is_some_and(|(off, len)| off < 8192 && len == 640)
 }
 
+fn is_word(event: &EventInfo<'_>) -> bool {
+    event.range().is_some_and(|(off, _)| off < HEAP)
+}
+
+fn is_stamp(event: &EventInfo<'_>) -> bool {
+    let end = if event.region() == Some("image") { HEAP } else { 8192 + 3 * (64 << 10) };
+    event.range().is_some_and(|(off, _)| off >= end)
+}
+
 /// Events of a kind, and the one before each of the same region, from event `from` up to `to`.
 fn events_of(trace: &Trace, (from, to): (usize, usize), is: impl Fn(&EventInfo<'_>, bool) -> bool) -> Vec<usize> {
-    let mut after_cut = false;
+    let (mut after_cut, mut after_words) = (false, false);
     let mut found = Vec::new();
     for event in trace.events() {
-        if (from..to).contains(&event.index()) && is(&event, after_cut) {
+        let after = if event.region() == Some("image") { after_words } else { after_cut };
+        if (from..to).contains(&event.index()) && is(&event, after) {
             found.push(event.index());
+        }
+        if event.region() == Some("image") {
+            after_words |= is_word(&event);
+            after_words &= event.kind() != EventKind::Fence;
         }
         if event.region() == Some("log") {
             after_cut =
@@ -159,8 +176,10 @@ fn every_write_back_and_fence_is_needed_on_line_media() {
         &[
             ("write-back of a record", true, |e, _| is(e, EventKind::WriteBack, "log") && !is_cut(e)),
             ("fence after records", true, |e, after_cut| is(e, EventKind::Fence, "log") && !after_cut),
-            ("write-back of the image", false, |e, _| is(e, EventKind::WriteBack, "image")),
-            ("fence of the image", false, |e, _| is(e, EventKind::Fence, "image")),
+            ("write-back of the image", false, |e, _| is(e, EventKind::WriteBack, "image") && is_word(e)),
+            ("write-back of the image's stamp", false, |e, _| is(e, EventKind::WriteBack, "image") && is_stamp(e)),
+            ("fence of the image", false, |e, after_words| is(e, EventKind::Fence, "image") && after_words),
+            ("fence of the image's stamp", false, |e, after_words| is(e, EventKind::Fence, "image") && !after_words),
             ("write-back of the cut", false, |e, _| is(e, EventKind::WriteBack, "log") && is_cut(e)),
             ("fence of the cut", false, |e, after_cut| is(e, EventKind::Fence, "log") && after_cut),
         ],
@@ -168,8 +187,9 @@ fn every_write_back_and_fence_is_needed_on_line_media() {
     assert_recovery_needs(
         Model::Line,
         &[
-            ("write-back of the recovered image", true, |e, _| is(e, EventKind::WriteBack, "image")),
-            ("fence of the recovered image", true, |e, _| is(e, EventKind::Fence, "image")),
+            ("write-back of the recovered image", true, |e, _| is(e, EventKind::WriteBack, "image") && is_word(e)),
+            ("write-back of the image's new stamp", false, |e, _| is(e, EventKind::WriteBack, "image") && is_stamp(e)),
+            ("fence of the recovered image", true, |e, after_words| is(e, EventKind::Fence, "image") && after_words),
         ],
     );
 }
@@ -184,15 +204,16 @@ fn every_sync_is_needed_on_files() {
             ("sync of the cut", false, |e, after_cut| is(e, EventKind::Fence, "log") && after_cut),
         ],
     );
-    assert_recovery_needs(Model::File, &[("sync of the recovered image", true, |e, _| is(e, EventKind::Fence, "image"))]);
+    let recovered: Kind = ("sync of the recovered image", true, |e, after_words| is(e, EventKind::Fence, "image") && after_words);
+    assert_recovery_needs(Model::File, &[recovered]);
 }
 
 #[test]
 fn what_a_killed_process_left_needs_its_write_backs_and_fences() {
-    let record: Is = |e| is(e, EventKind::Store, "log") && !is_cut(e);
+    let record: Is = |e| is(e, EventKind::Store, "log") && !is_cut(e) && !is_stamp(e);
     let cut: Is = |e| is(e, EventKind::Store, "log") && is_cut(e);
     let fence: Is = |e| is(e, EventKind::Fence, "log");
-    let lanes: Is = |e| is(e, EventKind::WriteBack, "log") && e.range().is_some_and(|(off, _)| off >= 8192);
+    let lanes: Is = |e| is(e, EventKind::WriteBack, "log") && e.range().is_some_and(|(off, _)| off >= 8192) && !is_stamp(e);
     let cuts: Is = |e| is(e, EventKind::WriteBack, "log") && e.range() == Some((0, 8192));
     assert_needed_after_kill(Model::Line, "fence of records that recovery read", record, fence);
     assert_needed_after_kill(Model::Line, "write-back of records that recovery read", record, lanes);

@@ -1,0 +1,259 @@
+//! `towa backup`: a complete copy of a pool, made while a program goes on working in it, or when it is closed.
+//!
+//! ```text
+//!   POOL ──► DEST.tmp (made, written, verified, durable) ──rename──► DEST
+//! ```
+//!
+//! What must always hold: DEST is there only when it is complete and durable; nothing that is there already is
+//! written over.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::{Value, json};
+use towa_media::{Kind, files, open_dir};
+
+use crate::failure::{self, FAILED, MISSING, coded};
+use crate::pool_dir::looks_like_pool;
+use crate::progress::Progress;
+use crate::report::{self, bytes, micros};
+
+/// Copy a pool, while a program uses it or not.
+///
+/// The copy is a complete pool of its own, closed cleanly, as the pool was at one moment: at the end of an epoch or,
+/// of a pool of transactions, with every transaction that had returned before that moment, and whatever those depend
+/// on. The program goes on at full speed and knows nothing of it. Where the file system can share bytes between files
+/// (XFS, Btrfs), the copy takes no time and next to no space.
+///
+/// To restore, move the copy to where the pool was, which must be gone; or use it where it is.
+///
+/// An FPTree, and a pool of the Java door, are copied when no program has them open; else they are refused.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  towa backup /mnt/pmem/cache /backup/cache-monday
+  towa backup --json ~/.local/state/towa/serve /backup/serve | jq .epoch
+  towa backup orders.towa /backup/orders.towa
+
+Exit status: 0 done, 1 DEST is there already, or the log could not be followed, 3 not a sound pool, 4 in use (an FPTree, Java),
+5 no pool there, 6 no space.")]
+pub struct BackupArgs {
+    /// Directory of the pool, or its file (Java).
+    #[arg(value_name = "POOL")]
+    pool: PathBuf,
+    /// Where the copy is to be. Nothing may be there; the directory above must be.
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `towa backup`.
+pub fn run(args: &BackupArgs) -> Result<()> {
+    let began = Instant::now();
+    let mut done = report::bad_news(args.json, ("pool", report::path(&args.pool)), back_up(args))?;
+    done["pool"] = json!(report::path(&args.pool));
+    done["dest"] = json!(report::path(&args.dest));
+    done["total_us"] = json!(began.elapsed().as_micros() as u64);
+    if args.json { report::json(&done) } else { print(&done) }
+}
+
+fn back_up(args: &BackupArgs) -> Result<Value> {
+    let draft = Draft::at(&args.dest)?;
+    let done = if args.pool.is_file() {
+        copy_java(&args.pool, &draft)?
+    } else if args.pool.join(towa_alloc::NAME).exists() && !args.pool.join(towa_heap::names::SUPERBLOCK).exists() {
+        copy_arena(&args.pool, &draft)?
+    } else {
+        copy_pool(&args.pool, &draft)?
+    };
+    draft.publish()?;
+    Ok(done)
+}
+
+fn copy_pool(pool: &Path, draft: &Draft) -> Result<Value> {
+    if pool.is_dir() && !looks_like_pool(pool)? {
+        return Err(coded(MISSING, format!("{}: no pool there", report::path(pool))));
+    }
+    // By calls and not by a mapping, on whatever medium: the owner writes what is read.
+    let from = open_dir(pool, Some(Kind::File), false)?;
+    draft.make_directory()?;
+    let to = open_dir(&draft.path, Some(Kind::File), false)?;
+    let progress = Progress::bytes("copying");
+    let report = towa_heap::backup(&*from, &*to, &mut |done, all| progress.at(done, all))?;
+    let mut value = serde_json::to_value(&report.copy)?;
+    value["was_open"] = json!(report.was_open);
+    value["cloned"] = json!(report.cloned);
+    value["attempts"] = json!(report.attempts);
+    value["bytes"] = json!(report.copy.frontier);
+    Ok(value)
+}
+
+/// An FPTree lies in one file, in which each change is durable when it is made: only one that does not change is of
+/// one moment.
+fn copy_arena(pool: &Path, draft: &Draft) -> Result<Value> {
+    let from = open_dir(pool, None, false)?;
+    let _lock = from.lock_to_read()?;
+    crate::verify::check_arena(from.clone())?;
+    draft.make_directory()?;
+    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.path.join(towa_alloc::NAME))?;
+    Ok(json!({ "was_open": false, "bytes": len }))
+}
+
+/// The Java door's file, and its log of commits where there is one.
+fn copy_java(pool: &Path, draft: &Draft) -> Result<Value> {
+    // It keeps owners out for as long as it is open.
+    let opened = towa_java_pool::Pool::open(pool)?;
+    let checked = opened.verify(&mut |_, _| ())?;
+    if checked.problems_found > 0 {
+        let place = report::path(pool);
+        return Err(coded(failure::DAMAGED, format!("{place}: damaged, so it is not copied; `towa verify` says what is wrong")));
+    }
+    let log = beside(pool, ".log");
+    if log.exists() {
+        let place = report::path(&log);
+        return Err(coded(
+            FAILED,
+            format!("{place}: the program that had the pool open did not close it; open and close it once, then copy it"),
+        ));
+    }
+    let len = copy_file(pool, &draft.path)?;
+    Ok(json!({ "was_open": false, "bytes": len }))
+}
+
+/// Copies a file that does not change, sparse or shared where it can be; durable when this returns. Gives its length.
+fn copy_file(from: &Path, to: &Path) -> Result<u64> {
+    let place = || format!("{}: copying to {}", report::path(from), report::path(to));
+    let mut source = File::open(from).with_context(place)?;
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).with_context(place)?;
+    let len = source.metadata().with_context(place)?.len();
+    copy.set_len(len).with_context(place)?;
+    if files::clone_whole(source.as_fd(), copy.as_fd()).is_err() {
+        let progress = Progress::bytes("copying");
+        let mut piece = vec![0; 1 << 20];
+        let mut done = 0;
+        while done < len {
+            progress.at(done, len);
+            let here = &mut piece[..(len - done).min(1 << 20) as usize];
+            source.read_exact(here).with_context(place)?;
+            if here.iter().all(|byte| *byte == 0) {
+                std::io::Seek::seek(&mut copy, std::io::SeekFrom::Current(here.len() as i64)).with_context(place)?;
+            } else {
+                copy.write_all(here).with_context(place)?;
+            }
+            done += here.len() as u64;
+        }
+    }
+    files::sync(&copy).with_context(place)?;
+    Ok(len)
+}
+
+/// What is being made, under a name of its own, until it is complete. Dropped before it is published, it is removed.
+struct Draft {
+    path: PathBuf,
+    dest: PathBuf,
+}
+
+impl Draft {
+    /// Looks whether something can be made at `dest`, and removes what an interrupted backup left there.
+    fn at(dest: &Path) -> Result<Draft> {
+        let place = report::path(dest);
+        if dest.symlink_metadata().is_ok() {
+            return Err(coded(
+                FAILED,
+                format!("{place}: is there already; nothing was changed; choose another place for the copy"),
+            ));
+        }
+        let path = beside(dest, ".tmp");
+        match path.symlink_metadata() {
+            Ok(_) => remove_left(&path)?,
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e).with_context(|| report::path(&path)),
+        }
+        let parent = parent(dest);
+        if !parent.is_dir() {
+            return Err(coded(MISSING, format!("{}: is no directory; make it first", report::path(&parent))));
+        }
+        Ok(Draft { path, dest: dest.to_owned() })
+    }
+
+    fn make_directory(&self) -> Result<()> {
+        DirBuilder::new().mode(0o700).create(&self.path).with_context(|| format!("{}: making it", report::path(&self.path)))
+    }
+
+    /// Gives it its name, durably. What took that name in between is not replaced.
+    fn publish(self) -> Result<()> {
+        let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("a path that was opened has no NUL");
+        let (from, to) = (name(&self.path), name(&self.dest));
+        // SAFETY: both names are NUL-terminated.
+        let rc = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) };
+        if rc != 0 {
+            let error = std::io::Error::last_os_error();
+            // A file system that cannot promise it (some network ones): nothing was there a moment ago.
+            let renamed = match error.raw_os_error() {
+                Some(libc::EINVAL) if self.dest.symlink_metadata().is_err() => fs::rename(&self.path, &self.dest),
+                _ => Err(error),
+            };
+            renamed.with_context(|| format!("{}: giving the copy its name", report::path(&self.dest)))?;
+        }
+        let synced = files::sync_dir_and_above(&parent(&self.dest));
+        synced.with_context(|| format!("{}: making its name durable", report::path(&self.dest)))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = remove_left(&self.path);
+    }
+}
+
+/// Removes what an interrupted backup left: a file, or a directory that holds the files of a pool and nothing else.
+fn remove_left(path: &Path) -> Result<()> {
+    use towa_heap::names::{IMAGE, LOG, SUPERBLOCK, SUPERBLOCK_NEW};
+    let place = || format!("{}: removing what an interrupted backup left", report::path(path));
+    match path.symlink_metadata() {
+        Ok(status) if status.is_file() => return fs::remove_file(path).with_context(place),
+        Ok(status) if status.is_dir() => {}
+        _ => return Ok(()),
+    }
+    for name in [SUPERBLOCK, SUPERBLOCK_NEW, IMAGE, LOG, towa_alloc::NAME] {
+        match fs::remove_file(path.join(name)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).with_context(place),
+            _ => {}
+        }
+    }
+    fs::remove_dir(path).with_context(place)
+}
+
+/// The path with something added to its last name.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name: OsString = path.components().as_path().as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn print(done: &Value) -> Result<()> {
+    let size = bytes(done["bytes"].as_u64().unwrap_or(0));
+    let how = if done["cloned"] == true { "cloned" } else { "copied" };
+    let time = micros(done["total_us"].as_u64().unwrap_or(0));
+    let state = match (done["was_open"] == true, done["epoch"].as_u64()) {
+        (true, Some(epoch)) if epoch > 0 => format!(" while a program used it, as of epoch {epoch}"),
+        (true, _) => " while a program used it".into(),
+        (false, _) => String::new(),
+    };
+    let (pool, dest) = (done["pool"].as_str().unwrap_or(""), done["dest"].as_str().unwrap_or(""));
+    report::print(&format!("{dest}: a copy of {pool}{state}; {size} {how} and verified in {time}\n"))
+}
