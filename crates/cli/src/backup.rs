@@ -10,9 +10,9 @@
 use std::ffi::{CString, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -216,7 +216,9 @@ impl Drop for Draft {
     }
 }
 
-/// Removes what an interrupted backup left: a file, or a directory that holds the files of a pool and nothing else.
+/// Removes what an interrupted backup left: a file, or a directory that holds the files of a pool and nothing else. The files are
+/// removed by the directory's descriptor, which must be of a directory of one's own: in a folder that others can write to, its
+/// name may lead to another pool a moment later.
 fn remove_left(path: &Path) -> Result<()> {
     use towa_heap::names::{IMAGE, LOG, SUPERBLOCK, SUPERBLOCK_NEW};
     let place = || format!("{}: removing what an interrupted backup left", report::path(path));
@@ -225,10 +227,21 @@ fn remove_left(path: &Path) -> Result<()> {
         Ok(status) if status.is_dir() => {}
         _ => return Ok(()),
     }
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).with_context(place)?;
+    // SAFETY: a call without arguments.
+    let me = unsafe { libc::geteuid() };
+    if directory.metadata().with_context(place)?.uid() != me {
+        return Err(coded(FAILED, format!("{}: belongs to another user; choose another place for the copy", report::path(path))));
+    }
     for name in [SUPERBLOCK, SUPERBLOCK_NEW, IMAGE, LOG, towa_alloc::NAME] {
-        match fs::remove_file(path.join(name)) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).with_context(place),
-            _ => {}
+        let name = CString::new(name).expect("no NUL");
+        // SAFETY: the name is NUL-terminated; the descriptor is open.
+        if unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) } != 0 {
+            let error = std::io::Error::last_os_error();
+            if error.kind() != ErrorKind::NotFound {
+                return Err(error).with_context(place);
+            }
         }
     }
     fs::remove_dir(path).with_context(place)

@@ -18,7 +18,7 @@ use crate::alloc::CHUNK;
 use crate::heap::Heap;
 use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
 use crate::log::RING_MIN;
-use crate::open::{How, lock_image};
+use crate::open::{How, lock_image, lock_superblock};
 use crate::stamp::{self, Stamp};
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
@@ -104,6 +104,7 @@ impl Heap {
         }
         let start = |sb: Superblock| {
             lock_image(&*lock, Door::from_number(sb.door))?;
+            lock_superblock(&*lock)?;
             Self::start(Arc::clone(&medium), lock, sb, How::Created(working))
         };
         write_new_pool(&*medium, sb).and_then(start).inspect_err(|_| {

@@ -57,6 +57,13 @@ pub(crate) fn lock_image(lock: &dyn Lock, door: Option<Door>) -> Result<()> {
     Ok(lock.take(names::IMAGE, patience, whose)?)
 }
 
+/// Takes the lock of the superblock, for the owner's whole stay: that of the image goes to a separate checkpointer. Without it,
+/// the owner of another directory with the same files by hard links would not be noticed; nor one on another machine, where
+/// the file system keeps locks of directories to one machine.
+pub(crate) fn lock_superblock(lock: &dyn Lock) -> Result<()> {
+    Ok(lock.take(names::SUPERBLOCK, Duration::ZERO, "the owner of another directory with the same files")?)
+}
+
 /// What `open` gives, or `create` where there is no pool. Between the two another process may create it, and remove
 /// it again: then once more. `of` gives what a door's error says of the heap.
 pub fn open_or_create<T, E>(
@@ -103,6 +110,7 @@ impl Heap {
         let lock = medium.lock()?;
         let sb = read_superblock(&*medium, options.door)?;
         lock_image(&*lock, Some(options.door))?;
+        lock_superblock(&*lock)?;
         Self::start(medium, lock, sb, How::Opened(options))
     }
 

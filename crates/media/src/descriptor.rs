@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
 
 /// An open file, and which one it was when it was opened.
 #[derive(Debug)]
@@ -23,18 +23,31 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     /// Of `file`, which was opened just now.
     pub fn of(file: File) -> io::Result<Descriptor> {
-        let status = file.metadata()?;
-        Ok(Descriptor { file: ManuallyDrop::new(file), device: status.dev(), inode: status.ino() })
+        let (device, inode) = identity(&file)?;
+        Ok(Descriptor { file: ManuallyDrop::new(file), device, inode })
     }
 
     /// Fails if the number leads to another file by now, or to none.
     pub fn check(&self) -> io::Result<()> {
-        match self.file.metadata() {
-            Ok(now) if (now.dev(), now.ino()) == (self.device, self.inode) => Ok(()),
+        match identity(&self.file) {
+            Ok(now) if now == (self.device, self.inode) => Ok(()),
             Err(e) if e.raw_os_error() != Some(libc::EBADF) => Err(e),
             _ => Err(io::Error::other(LOST)),
         }
     }
+}
+
+/// Device and inode. Nothing else is asked for: a network file system writes back all that is dirty to tell the times.
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    // SAFETY: all zeros are a `statx`.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the name is NUL-terminated, and `status` is ours to fill.
+    let rc = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_INO, &raw mut status) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor), status.stx_ino))
 }
 
 const LOST: &str = "this program closed the descriptor of the pool's file (as a program does that closes all descriptors to become a daemon); \

@@ -31,6 +31,18 @@ pub fn clone_whole(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Whether the file system has twice as much space left as `file` takes: a clone of it shares its blocks, and either side needs new
+/// ones for what it writes then.
+pub fn has_room_for_a_clone(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: all zeros are such structures, which are ours to fill; the descriptor is open.
+    unsafe {
+        let (mut space, mut status): (libc::statvfs, libc::stat) = std::mem::zeroed();
+        libc::fstatvfs(file.as_raw_fd(), &raw mut space) == 0
+            && libc::fstat(file.as_raw_fd(), &raw mut status) == 0
+            && space.f_bavail.saturating_mul(space.f_frsize) / 2 > status.st_blocks as u64 * 512
+    }
+}
+
 /// [`sync_dir`], and the names that lead to `path` on its file system: for a directory that has just been made.
 pub fn sync_dir_and_above(path: &Path) -> io::Result<()> {
     Directory::open(path, false).and_then(|directory| directory.sync()).map_err(|error| match error {

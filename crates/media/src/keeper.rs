@@ -247,16 +247,22 @@ impl Drop for Held {
 impl Table {
     /// The keeper's work: does what it is asked, and looks at the names.
     fn keep(mut self, asked: &Receiver<Request>) {
+        // However often it is asked, the looks come in time.
+        let mut next_look = Instant::now() + LOOK;
         loop {
             let request = if self.watched.is_empty() {
                 asked.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                asked.recv_timeout(LOOK)
+                asked.recv_timeout(next_look.saturating_duration_since(Instant::now()))
             };
             match request {
                 Ok(request) => request(&mut self),
-                Err(RecvTimeoutError::Timeout) => self.watched.look(&self.directory),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= next_look {
+                self.watched.look(&self.directory);
+                next_look = Instant::now() + LOOK;
             }
         }
     }

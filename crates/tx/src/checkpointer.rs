@@ -131,7 +131,7 @@ impl Engine {
             control::wake(&self.control.work);
             std::thread::sleep(Duration::from_millis(1));
         }
-        meeting::stand_back(lock, &self.control);
+        // The lock is kept for the last round: a checkpointer that attaches would have it for a moment, and the round be left out.
         Ok(())
     }
 
@@ -183,7 +183,11 @@ pub(crate) fn run(engine: &Engine, interval: Duration) {
     let pause = if engine.commit == Commit::Buffered { interval } else { IDLE };
     while control.stop.load(Acquire) == 0 {
         let work = control.work.load(Acquire);
-        if engine.checkpoint_here().is_err() {
+        if let Err(e) = engine.checkpoint_here() {
+            // Nothing would free the logs any more.
+            if engine.check_failed().is_ok() {
+                engine.poison(e.to_string());
+            }
             return;
         }
         control.asleep.fetch_add(1, SeqCst);

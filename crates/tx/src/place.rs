@@ -215,8 +215,8 @@ impl Line {
     /// Whether the owner still has its end: it lives, and has the pool open.
     pub fn is_open(&self) -> bool {
         let mut poll = poll_of(self.0.as_raw_fd());
-        // SAFETY: one entry, ours to fill.
-        unsafe { libc::poll(&raw mut poll, 1, 0) == 0 }
+        // SAFETY: one entry, ours to fill. A call that a signal interrupts has found nothing.
+        unsafe { libc::poll(&raw mut poll, 1, 0) <= 0 }
     }
 }
 

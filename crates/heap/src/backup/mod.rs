@@ -202,7 +202,9 @@ fn copy_image(
     later: &mut Overlay,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool> {
+    // Each byte of a clone that the owner writes next takes new space, which it had provided: so only where there is plenty.
     if let (Some(from), Some(to)) = (image.file(), copy.file())
+        && files::has_room_for_a_clone(from)
         && files::clone_whole(from, to).is_ok()
     {
         return Ok(true);

@@ -93,6 +93,11 @@ impl Replayer {
         // An earlier replayer may have left it visible and not durable: the next cut takes the place of the one before it.
         cut.rewrite(&*log)?;
         log.fence()?;
+        // So with the image's stamp, for the same reason.
+        if let Some(found) = stamp::newest(&*image)? {
+            stamp::write_again(&*image, &found)?;
+            image.fence()?;
+        }
         Ok(Self::with_cut(medium, (image, log), sb, cut))
     }
 

@@ -67,7 +67,7 @@ class BadMachineIT {
             first.expect("listening on ");
             try (Machine second = Machine.start(List.of(), "webservice.Notes", file, 0)) {
                 assertNotEquals(0, second.exit());
-                assertTrue(second.lines().stream().anyMatch(l -> l.contains("PoolException") && l.contains("another process has it open")), second::toString);
+                assertTrue(second.lines().stream().anyMatch(l -> l.contains("PoolException") && l.contains("another process (") && l.contains(" has it open; end that one")), second::toString);
             }
             first.kill();
         }
