@@ -330,12 +330,12 @@ fn every_sync_is_needed_on_files() {
             kind("sync of the superblock", &[Work], |e, _| is(e, EventKind::Fence, "superblock")),
             kind("sync of the superblock at closing", &[Close], |e, _| is(e, EventKind::Fence, "superblock")),
             kind("sync of the superblock at opening", &[Recovery], |e, before| {
-                is(e, EventKind::Fence, "superblock") && before.written
+                is(e, EventKind::Fence, "superblock") && before.fenced
             }),
             kind("sync of the log that recovery read", &[KilledInCommit], |e, _| is(e, EventKind::Fence, "log")),
             kind("sync of the names that opening read", &[KilledInCreation], |e, _| e.kind() == EventKind::SyncNames),
             kind("sync of the superblock that opening read", &[KilledInUpdate], |e, before| {
-                is(e, EventKind::Fence, "superblock") && !before.written
+                is(e, EventKind::Fence, "superblock") && !before.fenced
             }),
         ],
     );

@@ -1,4 +1,4 @@
-//! What is refused in the midst of a transaction, and leaves nothing behind.
+//! What is refused, in a transaction or at a pool's creation, and leaves nothing behind.
 
 mod ways;
 
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use towa_tx::{Addr, Error, Options, Pool, Root, Thread, TmChoice};
+use towa_tx::{Addr, Commit, Error, Options, Pool, Root, Thread, TmChoice};
 use ways::ways;
 
 fn options(tm: TmChoice) -> Options {
@@ -65,5 +65,24 @@ fn what_would_wait_for_the_transaction_that_runs_is_refused_in_its_body() {
             inner.transaction(|tx| tx.write(theirs, 2)).unwrap();
             assert_eq!((outer.load(mine), inner.load(theirs)), (7, 2));
         }
+    }
+}
+
+/// What is asked for is looked at before anything is made.
+#[test]
+fn a_refused_creation_leaves_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = options(TmChoice::Auto);
+    let asked = [
+        Options { heap_len: 1, ..good.clone() },
+        Options { lanes: 65, ..good.clone() },
+        Options { lane_len: 4097, ..good.clone() },
+        Options { base: Some(4096), ..good.clone() },
+        Options { lanes: 1, commit: Commit::Buffered, ..good },
+    ];
+    for (nr, asked) in asked.iter().enumerate() {
+        let at = dir.path().join(nr.to_string());
+        assert!(Pool::create(&at, asked).is_err() && Pool::open_or_create(&at, asked).is_err(), "{nr}");
+        assert!(!at.exists(), "{nr}: left behind");
     }
 }

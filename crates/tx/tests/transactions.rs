@@ -582,22 +582,3 @@ fn hardware_transactions_survive_a_fork_and_bodies_that_write_much() {
         assert!(stats.commits_hardware - before > 100, "after {after}: they run in software for ever; {stats:?}");
     }
 }
-
-/// What is asked for is looked at before anything is made.
-#[test]
-fn a_refused_creation_leaves_no_directory() {
-    let dir = tempfile::tempdir().unwrap();
-    let good = options(TmChoice::Auto);
-    let asked = [
-        Options { heap_len: 1, ..good.clone() },
-        Options { lanes: 65, ..good.clone() },
-        Options { lane_len: 4097, ..good.clone() },
-        Options { base: Some(4096), ..good.clone() },
-        Options { lanes: 1, commit: Commit::Buffered, ..good },
-    ];
-    for (nr, asked) in asked.iter().enumerate() {
-        let at = dir.path().join(nr.to_string());
-        assert!(Pool::create(&at, asked).is_err() && Pool::open_or_create(&at, asked).is_err(), "{nr}");
-        assert!(!at.exists(), "{nr}: left behind");
-    }
-}

@@ -175,7 +175,7 @@ fn the_log_of_commits_is_read_with_its_pool() {
     // Cut short: the file is at the commit before.
     edit(&path, 2 * 4096, page(2).1);
     uncommitted(&path, 77, 8, 8);
-    for (at, len) in [(9000, ours.len()), (4096 + 33, ours.len()), (0, 4200), (0, 12000)] {
+    for (at, len) in [(9000, ours.len()), (4096 + 32, ours.len()), (0, 4200), (0, 12000)] {
         let mut torn = ours.clone();
         torn[at.max(1) + 7] ^= u8::from(at > 0);
         torn.truncate(len);

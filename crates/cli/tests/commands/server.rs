@@ -33,6 +33,14 @@ impl Server {
         Server { child, ready: ready.trim_end().to_owned(), stderr: stderr.to_owned() }
     }
 
+    /// From now on, writes beyond `len` bytes of a file are refused.
+    pub fn limit_files(&self, len: u64) {
+        let limit = libc::rlimit { rlim_cur: len, rlim_max: len };
+        // SAFETY: the structure lives through the call; the child has not been waited for, so its number is its own.
+        let done = unsafe { libc::prlimit(self.child.id() as i32, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
+    }
+
     pub fn address(&self) -> &str {
         self.ready["ready: ".len()..].split(',').next().unwrap()
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -206,16 +206,9 @@ fn a_disk_that_fails_stops_writes_and_is_told() {
     assert_eq!(server.client().set("before", 1000), "STORED");
     assert_eq!(server.end(libc::SIGTERM), Some(0));
 
-    let server = Server::start_with(&args, &stderr, |command| {
-        let limit = || {
-            let limit = libc::rlimit { rlim_cur: 2 << 20, rlim_max: 2 << 20 };
-            // SAFETY: a call that may be made between fork and exec, with a structure that lives through it.
-            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
-            Ok(())
-        };
-        // SAFETY: `limit` makes system calls only.
-        unsafe { command.pre_exec(limit) };
-    });
+    // Opening writes to the ends of its files: from then on.
+    let server = Server::start(&args, &stderr);
+    server.limit_files(2 << 20);
     let mut client = server.client();
     let began = Instant::now();
     let refused = (0..).map(|i| client.set(&format!("k{}", i % 50), 100_000)).find(|answer| answer != "STORED");

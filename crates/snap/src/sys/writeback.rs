@@ -59,7 +59,7 @@ mod tests {
             Ok(_) => {}
             Err(e) => return println!("SKIP what_was_written_is_not_pending_any_more: cachestat: {e}"),
         }
-        file.sync_all().unwrap();
+        towa_media::files::sync(&file).unwrap();
         // In memory alone (tmpfs) all stays dirty.
         let on_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type == 0x0102_1994;
         assert!(on_tmpfs || pending(&file).unwrap() == 0);
