@@ -214,7 +214,7 @@ fn what_a_killed_process_left_needs_its_write_backs_and_fences() {
     let cut: Is = |e| is(e, EventKind::Store, "log") && is_cut(e);
     let fence: Is = |e| is(e, EventKind::Fence, "log");
     let lanes: Is = |e| is(e, EventKind::WriteBack, "log") && e.range().is_some_and(|(off, _)| off >= 8192) && !is_stamp(e);
-    let cuts: Is = |e| is(e, EventKind::WriteBack, "log") && e.range() == Some((0, 8192));
+    let cuts: Is = |e| is(e, EventKind::WriteBack, "log") && is_cut(e);
     assert_needed_after_kill(Model::Line, "fence of records that recovery read", record, fence);
     assert_needed_after_kill(Model::Line, "write-back of records that recovery read", record, lanes);
     assert_needed_after_kill(Model::Line, "write-back of the cut that recovery read", cut, cuts);
