@@ -22,6 +22,14 @@ pub fn open(path: &Path) -> Result<(File, Metadata)> {
     open_with(path, 0)
 }
 
+/// Opens the regular file at `path`, which is no link.
+///
+/// # Errors
+/// As [`open`]; or it is a link by now.
+pub fn open_no_link(path: &Path) -> Result<(File, Metadata)> {
+    open_with(path, libc::O_NOFOLLOW)
+}
+
 /// Opens a file that lies in a store, where no link leads anywhere else.
 ///
 /// # Errors
