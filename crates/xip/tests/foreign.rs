@@ -354,3 +354,55 @@ fn libraries_with_relative_paths_are_found() {
     compile(&program, PROGRAM, &[&folder, "-lanswer", &relative]);
     assert!(needed::libraries(&program).unwrap().contains(&library));
 }
+
+/// A program names its interpreter, which is run to list its libraries: no other program than a loader is, whoever may run it.
+#[test]
+fn an_interpreter_that_is_no_loader_is_not_run() {
+    let place = Place::new();
+    let folder = place.folder("programs", false);
+    let proof = place.at("proof");
+    for name in ["tool", "ld-tool.so"] {
+        let tool = folder.join(name);
+        fs::write(&tool, format!("#!/bin/sh\ntouch {}\n", proof.display())).unwrap();
+        mode(&tool, 0o755);
+        let program = folder.join(format!("asks-{name}"));
+        compile(&program, "int main(void) { return 0; }", &[&format!("-Wl,--dynamic-linker={}", tool.display())]);
+        let listed = needed::libraries(&program);
+        assert!(!proof.exists(), "{name} was run");
+        assert!(matches!(&listed, Err(Error::Unfit { why, .. }) if why.contains("is no ld.so")), "{listed:?}");
+    }
+    // Two names in one: the kernel would take another than we do.
+    let program = folder.join("plain");
+    compile(&program, "int main(void) { return 0; }", &[]);
+    assert!(!needed::libraries(&program).unwrap().is_empty());
+    let mut bytes = fs::read(&program).unwrap();
+    let at = bytes.windows(8).position(|window| window == b"/ld-linu").expect("the name of its ld.so");
+    bytes[at] = 0;
+    fs::write(&program, bytes).unwrap();
+    assert!(matches!(needed::libraries(&program), Err(Error::Unfit { .. })));
+}
+
+/// Where another user can exchange a program while its libraries are looked for, ld.so gets the very file that was looked at.
+#[test]
+fn libraries_beside_a_program_that_others_can_exchange_are_not_found() {
+    let place = Place::new();
+    let library = library(&place, "library", 1);
+    let folder = library.parent().unwrap();
+    let program = folder.join("beside");
+    compile(&program, PROGRAM, &[&format!("-L{}", folder.display()), "-lanswer", "-Wl,-rpath,$ORIGIN"]);
+    let plain = folder.join("plain");
+    compile(&plain, "int main(void) { return 0; }", &[]);
+    let whole = needed::libraries(&plain).unwrap();
+    assert!(needed::libraries(&program).unwrap().contains(&library));
+    mode(folder, 0o777);
+    assert_eq!(needed::libraries(&plain).unwrap(), whole);
+    let listed = needed::libraries(&program);
+    assert!(matches!(&listed, Err(Error::Unfit { why, .. }) if why.contains("$ORIGIN")), "{listed:?}");
+    if is_root() {
+        chown(&plain, Some(NOBODY), None).unwrap();
+        assert_eq!(needed::libraries(&plain).unwrap(), whole, "with its owner's rights");
+    }
+    mode(folder, 0o755);
+    mode(&program, 0o775);
+    assert!(matches!(needed::libraries(&program), Err(Error::Unfit { .. })), "a group can write to it");
+}

@@ -403,7 +403,7 @@ fn a_strangers_interpreter_is_not_run() {
     let at = bytes.windows(name.len()).position(|window| window == name).expect("the name of its ld.so");
     let (folder, proof) = (Path::new("/dev/shm/.towa-ld"), place.at("proof"));
     fs::create_dir_all(folder).unwrap();
-    let stranger = folder.join("ld");
+    let stranger = folder.join("ld-abc.so");
     fs::write(&stranger, format!("#!/bin/sh\ntouch {}\n", proof.display())).unwrap();
     fs::set_permissions(&stranger, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(folder, Some(65534), None).unwrap();
