@@ -18,6 +18,8 @@ ARCH_START;
 
 #define EXIT_FAILURE_OF_LOADER 127
 #define CHECK_SETTING "TOWA_XIP_CHECK="
+/* `CHECKED` in src/install.rs. Not 0: who started the program without asking for this must not take it for done. */
+#define STATUS_CHECKED 86
 #define PRELOAD_SETTING "LD_PRELOAD="
 #define PRELOAD_FILE "/etc/ld.so.preload"
 
@@ -309,7 +311,7 @@ static uintptr_t map_interp(const struct start *start, const struct program *pro
 
 /*
  * Whether we are asked to end here. One must name the program: a word that all programs understand would, wherever it is left in an
- * environment, let every one of them succeed without having run.
+ * environment, end every one of them before it has run. A program with more rights than its user's is not asked (start_value).
  */
 static int is_check(const struct start *start, const struct program *program)
 {
@@ -333,7 +335,7 @@ __attribute__((visibility("hidden"), used)) uintptr_t loader_main(uintptr_t *sta
     map_text(&start, &program);
     entry = map_interp(&start, &program);
     if (is_check(&start, &program))
-        sys_exit(0);
+        sys_exit(STATUS_CHECKED);
     if (program.interp)
         map_libraries(&start, &program);
     return entry;

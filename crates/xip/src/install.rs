@@ -29,9 +29,11 @@ use crate::store::write::Draft;
 use crate::store::{Entry, Identity, Readers, Store, Text, hex, is_within_one, safety};
 use crate::tls;
 
-/// In the environment of a split program, with the key as in its text's name, it makes the loader end with 0 when all is mapped, before
-/// the program's first instruction.
+/// In the environment of a split program, with the key as in its text's name, it makes the loader end with [`CHECKED`] when all is mapped,
+/// before the program's first instruction.
 pub const CHECK: &str = "TOWA_XIP_CHECK";
+/// The status with which the loader ends then: not that of success, which who started the program for its own sake would believe.
+pub const CHECKED: i32 = 86;
 
 /// What is said of text that was to be mapped with huge pages.
 const ASKEW: &str = "its text is mapped with small pages: the file system of the store did not put it at whole 2 MiB; one that is made with \
@@ -159,6 +161,7 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
         }
         // Each program that is split with its libraries could execute this text.
         safety::check_owned(&source.path)?;
+        safety::check_has_state(&source.path, &source.file, &source.metadata)?;
     }
     let text = put_text(&writing, &source, &halves, &readers, how)?;
     let mut done = Done {
@@ -293,24 +296,25 @@ fn about(error: Error, to: &Path) -> Error {
 }
 
 /// Starts the split program at `path` as far as its own first instruction, which it does not reach; as the user whose it is. One that its
-/// owner may not run, or does not get to, is not tried.
+/// owner may not run, or does not get to, is not tried; nor one of another user than root and who asks, unless that is root.
 ///
 /// # Errors
 /// It does not get there; with what the loader says.
 pub fn answers(path: &Path) -> Result<()> {
-    let metadata = fs::metadata(path).map_err(Error::io(path, "looking at"))?;
-    if metadata.mode() & 0o6000 != 0 || metadata.mode() & 0o100 == 0 {
+    let (file, metadata) = file::open(path)?;
+    // One with more rights than its user's does not listen, and would run.
+    if rights(&file, &metadata).is_some() || metadata.mode() & 0o100 == 0 || !needed::may_start(&metadata) {
         return Ok(());
     }
+    let key = hex(&store_of(path, &file::rest_of(&file, path)?)?.0.record.key[..16]);
     let mut command = Command::new(path);
     let is_anothers = needed::as_owner(&mut command, &metadata);
-    let key = hex(&store_of(path, &file::read(path)?)?.0.record.key[..16]);
     command.env_clear().env(CHECK, key).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let ended = match output(command) {
         Err(e) if is_anothers && e.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
         other => other.map_err(Error::io(path, "starting"))?,
     };
-    if ended.status.success() {
+    if ended.status.code() == Some(CHECKED) {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&ended.stderr);
