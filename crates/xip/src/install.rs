@@ -236,7 +236,8 @@ fn put_text(writing: &Writing<'_>, source: &Source, halves: &Halves, readers: &R
     writing.put_text(more.as_ref().unwrap_or(halves), readers, how.split.huge, how.sealed)
 }
 
-/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it.
+/// Why text of its libraries cannot be mapped from a store. Where ld.so cannot tell its libraries, nothing is known against it;
+/// where it is not asked, they may be such that the program would not start.
 fn libraries_hindrance(store: &Store, source: &Source) -> Option<String> {
     if store.path().as_os_str().as_bytes().contains(&b':') {
         return Some("the path of the store has a colon, at which ld.so ends the name of what maps them".into());
@@ -245,7 +246,11 @@ fn libraries_hindrance(store: &Store, source: &Source) -> Option<String> {
     if let Some(why) = elf.audit_hindrance() {
         return Some(why.into());
     }
-    tls::hindrance(&source.path, &needed::libraries(&source.path).ok()?)
+    match needed::libraries(&source.path) {
+        Ok(libraries) => tls::hindrance(&source.path, &libraries),
+        Err(Error::Unsafe { what, .. }) => Some(what),
+        Err(_) => None,
+    }
 }
 
 /// All who may run a program can read its text, and only root or the store's owner could have written that; root alone, where it runs

@@ -49,7 +49,8 @@ pub fn as_owner(command: &mut Command, file: &Metadata) -> bool {
 /// they are loaded.
 ///
 /// # Errors
-/// Its ld.so cannot tell: it is not glibc's, or a library is missing. Or it is not asked: others could write to the program or to its ld.so.
+/// Its ld.so cannot tell: it is not glibc's, or a library is missing. [`Error::Unsafe`]: it is not asked, or not of what lies beside the
+/// program, since others could change that or its ld.so.
 pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     // ld.so looks for a name without a slash where it looks for libraries.
     let path = &std::fs::canonicalize(path).map_err(Error::io(path, "finding"))?;
@@ -75,14 +76,17 @@ pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     }
     let told = command.output().map_err(Error::io(&place, "starting"))?;
     drop(file);
-    let found_beside = if is_held { "" } else { "; no library is looked for beside it ($ORIGIN): others can exchange it there" };
+    let unknown = |why: String| match is_held {
+        true => unfit(why),
+        false => unsafe_to_ask(path, format!("{why}; none is looked for beside it ($ORIGIN), where others can exchange it")),
+    };
     if !told.status.success() {
         let said = String::from_utf8_lossy(&told.stderr);
-        return Err(unfit(format!("its libraries are not known: {interpreter} --list: {}{found_beside}", said.trim())));
+        return Err(unknown(format!("its libraries are not known: {interpreter} --list: {}", said.trim())));
     }
     let listed = String::from_utf8_lossy(&told.stdout).into_owned();
     if let Some(missing) = listed.lines().find(|line| line.ends_with("=> not found")) {
-        return Err(unfit(format!("a library of it is not there: {}{found_beside}", missing.trim())));
+        return Err(unknown(format!("a library of it is not there: {}", missing.trim())));
     }
     let mut found: Vec<PathBuf> = Vec::new();
     for line in listed.lines() {
@@ -119,7 +123,12 @@ fn check_asked(path: &Path, file: &File, about: &Metadata) -> Result<()> {
     } else {
         return safety::check_claims(path, file, about);
     };
-    Err(Error::Unfit { path: path.to_owned(), why: format!("its libraries are not looked for: {why}") })
+    Err(unsafe_to_ask(path, format!("its libraries are not looked for: {why}")))
+}
+
+/// Nothing is known of the libraries of a program that may well start.
+fn unsafe_to_ask(path: &Path, what: String) -> Error {
+    Error::Unsafe { path: path.to_owned(), what }
 }
 
 /// Where the dynamic loader with the name `interpreter` is. The program names it, and could name any program of root's: `env` would run
