@@ -1,8 +1,8 @@
 //! What is printed: JSON for programs, aligned lines and readable units for people.
 //!
 //! What must always hold: pools, stores, checkpoints, servers and traced programs may say anything, and none of it steers a terminal
-//! or looks like a line of ours. All output goes through here: [`line`], [`Lines`] and [`say`] print each text they are given as one
-//! line; [`print`], for texts that are laid out already, lets nothing but line ends through; JSON has escapes of its own.
+//! or looks like a line of ours. All output goes through here: [`line()`], [`Lines`] and [`say`] print each text they are given as one
+//! line; [`print()`], for texts that are laid out already, lets nothing but line ends through; JSON has escapes of its own.
 
 use std::borrow::Cow;
 use std::fmt::Display;
