@@ -26,10 +26,11 @@ pub(super) fn written_files(found: &Found) -> Vec<(File, String)> {
     files
 }
 
-/// Has what is dirty of these files written, for some time: cloning waits for what is not. No error of it is asked for: it is the
+/// Has what is dirty of these files now written, for some time: cloning waits for what is not. A program that goes on writing is not
+/// waited for. No error of it is asked for: it is the
 /// program's, and told once.
 pub(super) fn write_back(files: &[(File, String)]) {
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const PATIENCE: Duration = Duration::from_millis(500);
     let (began, mut pause) = (Instant::now(), Duration::from_millis(1));
     for (file, name) in files {
         if let Err(e) = writeback::begin(file) {
