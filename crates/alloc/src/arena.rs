@@ -176,6 +176,8 @@ impl Arena {
         let first = mirror.as_ptr();
         let arena = Self::over(Some(durable), first, Some(mirror), header, pool);
         arena.load_mirror()?;
+        // From here on the mirror is what is read, and recovery writes again what it relies on.
+        arena.durable.iter().for_each(|durable| durable.region.evict());
         Ok(arena)
     }
 

@@ -277,6 +277,11 @@ impl Found {
             }
             Logged::Lanes(live) => {
                 live.make_durable(&**files.log, sb)?;
+                if sb.clean == 0 {
+                    // As in the epoch door's `recovery::replay`.
+                    files.log.evict();
+                    files.image.evict();
+                }
                 let mut replayer = Replayer::with_cut(medium, (Arc::clone(files.image), Arc::clone(files.log)), sb, live.cut);
                 let lines_replayed = live.replay(&mut replayer)?;
                 let reach = (live.cut.generation + 1, 0);

@@ -169,6 +169,9 @@ pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, cha
     }
     if !chain.commits.is_empty() || sb.clean == 0 {
         log_region.fence()?;
+        // Lines and frames that a failed sync left are written again below, or never read: through pages of their own.
+        log_region.evict();
+        image.evict();
     }
     let mut lines = 0;
     for c in &chain.commits {

@@ -5,18 +5,20 @@
 //! pages and relies on them writes them again ([`Region::rewrite`]).
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::descriptor::Descriptor;
 use crate::directory::{self, Directory};
 use crate::error::in_range;
 use crate::group_sync::GroupSync;
-use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, Region, Result};
+use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, PAGE, Region, Result};
 
 /// A directory of files.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ struct FileRegion {
     len: u64,
     writable: bool,
     syncs: GroupSync,
+    rewriting: Mutex<()>,
     counters: Arc<Counters>,
 }
 
@@ -47,7 +50,7 @@ impl FileMedium {
         let location = self.directory.location(name);
         let file = Descriptor::of(file).map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
         let (syncs, counters) = (GroupSync::default(), self.counters.clone());
-        Ok(Arc::new(FileRegion { file, location, len, writable, syncs, counters }))
+        Ok(Arc::new(FileRegion { file, location, len, writable, syncs, rewriting: Mutex::default(), counters }))
     }
 }
 
@@ -103,6 +106,12 @@ unsafe impl Medium for FileMedium {
 }
 
 impl FileRegion {
+    /// Has the kernel drop the pages of `off..off + len` that are clean; length 0 is up to the end.
+    fn drop_clean_pages(&self, off: u64, len: u64) {
+        // SAFETY: numbers only. It is advice: where it is not taken, nothing is lost that was there.
+        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), off as i64, len as i64, libc::POSIX_FADV_DONTNEED) };
+    }
+
     fn write(&self, off: u64, bytes: &[u8]) -> Result<()> {
         in_range(&self.location, off, bytes.len() as u64, self.len, self.writable)?;
         let written = self.file.check().and_then(|()| self.file.write_all_at(bytes, off));
@@ -130,8 +139,20 @@ unsafe impl Region for FileRegion {
         self.counters.streamed(bytes.len());
         Ok(())
     }
+    /// Whole pages, each of which leaves the page cache first ([`evict`](Region::evict) says why).
     fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
-        self.store(off, bytes)
+        // Two threads may rewrite parts of one page: between the eviction and the write it is as the device has it.
+        let _one = self.rewriting.lock();
+        let page = PAGE as u64;
+        let (first, end) = (off / page * page, (off + bytes.len() as u64).next_multiple_of(page).min(self.len));
+        let mut pages = vec![0; (end.saturating_sub(first)) as usize];
+        self.read(first, &mut pages)?;
+        pages[(off - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.drop_clean_pages(first, end - first);
+        self.store(first, &pages)
+    }
+    fn evict(&self) {
+        self.drop_clean_pages(0, 0);
     }
     fn fence(&self) -> Result<()> {
         self.counters.fenced();

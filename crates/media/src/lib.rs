@@ -216,6 +216,13 @@ pub unsafe trait Region: Send + Sync + fmt::Debug {
         self.write_back(off, bytes.len() as u64);
         Ok(())
     }
+    /// Lets go of what a cache holds of the region and the device need not have, so that reads give what the device has, and writes
+    /// begin afresh. Recovery calls it once everything that it relies on is durable.
+    ///
+    /// ext4 needs it: a page whose first write failed keeps its block, which the file system still counts as unwritten. Written
+    /// again through that page, the data gets to the device, the sync succeeds, and after a loss of power the block reads as
+    /// zeros. Does nothing on line media.
+    fn evict(&self) {}
     /// [`rewrite`](Self::rewrite)s what `off..off + len` holds now. On sync media, pages that a failed sync left may have gone
     /// back to older content since they were read before: the caller checks them once more.
     fn rewrite_range(&self, off: u64, len: u64) -> Result<()> {

@@ -115,6 +115,9 @@ unsafe impl Region for Slow {
         linger();
         self.region.stream(off, bytes)
     }
+    fn evict(&self) {
+        self.region.evict();
+    }
     fn rewrite(&self, off: u64, bytes: &[u8]) -> Result<()> {
         self.region.rewrite(off, bytes)
     }
