@@ -75,8 +75,8 @@ fn a_full_medium_refuses_and_harms_nothing() {
         // Creating, opening and registering reserve first.
         let outcomes = strike(model, Point::Reserve, Effect::Full, 0..5, 1);
         assert!(outcomes.failed >= 5, "{outcomes:?}");
-        // A body that is refused space is run once more, with all that was kept for later allocations given back.
-        let outcomes = strike(model, Point::Reserve, Effect::Full, 2..6, 4);
+        // Four times: a body that is refused space is run once more, when others have given back what they kept.
+        let outcomes = strike(model, Point::Reserve, Effect::Full, 1..5, 4);
         assert!(outcomes.refused >= 5, "{outcomes:?}");
         strike(model, Point::Create, Effect::Full, 0..3, 1);
     }
