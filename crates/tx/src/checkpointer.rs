@@ -50,7 +50,7 @@ impl Rounds {
 
     /// Looks at the cut again, which another process may have moved.
     fn again(&mut self, heap: &Heap) -> Result<()> {
-        self.replayer = Replayer::of(heap)?;
+        self.replayer = Replayer::take_over(heap)?;
         Ok(())
     }
 

@@ -69,14 +69,24 @@ struct Outcome {
 }
 
 impl Replayer {
-    /// The replayer of an open heap; shares its regions.
+    /// The first replayer of an open heap; shares its regions. Opening made durable what it goes on from.
     ///
     /// # Panics
     /// If the heap is not of a pool of the tx door.
     pub fn of(heap: &Heap) -> Result<Replayer> {
         let (lanes, medium) = (heap.lanes(), heap.medium().expect("lanes are on a medium"));
-        let sb = heap.superblock();
-        Self::new(&**medium, Arc::clone(heap.image()), Arc::clone(&lanes.region), &sb)
+        let (log, sb) = (Arc::clone(&lanes.region), heap.superblock());
+        let cut = Cut::read(&*log, &sb)?.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
+        Ok(Self::with_cut(&**medium, (Arc::clone(heap.image()), log), &sb, cut))
+    }
+
+    /// The replayer of an open heap whose replayer was another process until now.
+    ///
+    /// # Panics
+    /// As [`of`](Self::of).
+    pub fn take_over(heap: &Heap) -> Result<Replayer> {
+        let (lanes, medium) = (heap.lanes(), heap.medium().expect("lanes are on a medium"));
+        Self::after_another(&**medium, Arc::clone(heap.image()), Arc::clone(&lanes.region), &heap.superblock())
     }
 
     /// The replayer of a pool that another process owns. Takes no lock and writes nothing by itself; the owner sees to it that there is
@@ -84,10 +94,10 @@ impl Replayer {
     pub fn attach(medium: &dyn Medium) -> Result<Replayer> {
         let sb = read_superblock(medium, Door::Tx)?;
         let (image, log) = superblock::open_files(medium, &sb, Access::ReadWrite)?;
-        Self::new(medium, image, log, &sb)
+        Self::after_another(medium, image, log, &sb)
     }
 
-    fn new(medium: &dyn Medium, image: Arc<dyn Region>, log: Arc<dyn Region>, sb: &Superblock) -> Result<Replayer> {
+    fn after_another(medium: &dyn Medium, image: Arc<dyn Region>, log: Arc<dyn Region>, sb: &Superblock) -> Result<Replayer> {
         let damaged = |what| Error::Damaged { pool: medium.location(), what };
         let cut = Cut::read(&*log, sb)?.map_err(damaged)?;
         // An earlier replayer may have left it visible and not durable: the next cut takes the place of the one before it.

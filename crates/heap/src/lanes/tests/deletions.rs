@@ -4,9 +4,8 @@
 //! the space that they free before the next; of these kinds one in those drawn has to be.
 //!
 //! Truly redundant, and therefore no kinds here: the write-back of a line that is written back once more before the fence; the superblock's
-//! update at opening (it counts openings, and the cut is what recovery goes by), recovery's write-back of records that were fenced before the
-//! crash, and that and the fence of recovery's own cut: whoever opens a pool makes a replayer before the first record, and that makes durable
-//! what it reads (`killed_replayer.rs`).
+//! update at opening (it counts openings, and the cut is what recovery goes by), and recovery's write-back of records that were fenced before
+//! the crash.
 
 use towa_media::sim::{CrashImage, EventInfo, EventKind, Explorer, Trace};
 
@@ -76,7 +75,8 @@ fn comes_again(trace: &Trace, event: usize) -> bool {
 
 type Check<'c> = dyn FnMut(&CrashImage<'_, '_>) -> std::result::Result<(), String> + 'c;
 
-/// Whether somebody notices that `doomed` is gone: a crash soon after it, or soon after the fence that it was to be durable by, or later.
+/// Whether a check of the recovered pool fails when `doomed` is gone: after a crash soon after it, soon before the region's next fence (when most
+/// is in flight), soon after that fence, or at any time later.
 fn is_noticed(trace: &Trace, doomed: usize, check: &mut Check<'_>) -> bool {
     let this = trace.events().nth(doomed).expect("an event of the trace");
     let is_its_fence = |other: &EventInfo<'_>| other.kind() == EventKind::Fence && other.region() == this.region();
@@ -86,7 +86,8 @@ fn is_noticed(trace: &Trace, doomed: usize, check: &mut Check<'_>) -> bool {
         Explorer::new(without.clone(), 1).starting_at(from).ending_at(to).check(budget, |image| check(image)).is_err()
     };
     let mut soon_after = |event: usize| between(event, event + 12, 60) || between(event, event + 120, 300);
-    soon_after(doomed) || (fence > doomed + 12 && soon_after(fence)) || between(doomed, usize::MAX, 500)
+    let soon = soon_after(doomed) || (fence > doomed + 12 && (soon_after(fence) || between(fence - 12, fence, 300)));
+    soon || between(doomed, usize::MAX, 500)
 }
 
 /// Fails unless all that are drawn (or one of them) are noticed.
@@ -190,6 +191,8 @@ fn every_write_back_and_fence_is_needed_on_line_media() {
             ("write-back of the recovered image", true, |e, _| is(e, EventKind::WriteBack, "image") && is_word(e)),
             ("write-back of the image's new stamp", false, |e, _| is(e, EventKind::WriteBack, "image") && is_stamp(e)),
             ("fence of the recovered image", true, |e, after_words| is(e, EventKind::Fence, "image") && after_words),
+            ("write-back of recovery's cut", false, |e, _| is(e, EventKind::WriteBack, "log") && is_cut(e)),
+            ("fence of recovery's cut", false, |e, after_cut| is(e, EventKind::Fence, "log") && after_cut),
         ],
     );
 }

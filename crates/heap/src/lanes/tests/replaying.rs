@@ -104,7 +104,7 @@ fn another_process_can_apply() {
         let applied = Replayer::attach(&*there).unwrap().apply(&heads, 60, &mut || ()).unwrap();
         assert_eq!((applied.records, applied.ts), (60, 60));
         all.extend(fill(&heap, 2, &mut heads, 101, 100));
-        let mut here = Replayer::of(&heap).unwrap();
+        let mut here = Replayer::take_over(&heap).unwrap();
         assert_eq!(here.tails(), applied.tails);
         assert_eq!(here.apply(&heads, 150, &mut || ()).unwrap().records, 90);
         assert_eq!(Replayer::attach(&*there).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap().records, 50);

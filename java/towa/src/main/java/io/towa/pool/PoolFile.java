@@ -62,6 +62,7 @@ public final class PoolFile implements AutoCloseable {
         name = given.toString();
         RandomAccessFile opened = null;
         FileChannel beside = null;
+        Arena mapped = null;
         try {
             boolean exists = Files.exists(given);
             if (!exists) {
@@ -99,25 +100,32 @@ public final class PoolFile implements AutoCloseable {
             close(beside);
             beside = null;
             requireNames();
-            arena = Arena.ofShared();
+            mapped = Arena.ofShared();
+            arena = mapped;
             dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
             map(durability);
             long frontier = Nvm.getLong(Layout.FRONTIER);
             fillHoles(frontier);
             allocatedTo = frontier;
         } catch (IOException e) {
-            close(beside);
-            close(log);
-            close(opened);
+            letGo(mapped, beside, opened);
             throw new PoolException(Reason.IO, name + ": " + e.getMessage() + " (" + e.getClass().getSimpleName() + ")", e);
         } catch (RuntimeException | Error e) {
-            Nvm.detach();
-            unmap();
-            close(beside);
-            close(log);
-            close(opened);
+            letGo(mapped, beside, opened);
             throw e;
         }
+    }
+
+    /** Ends an opening that failed. A mapping that is left keeps the open file, and with it the lock. */
+    private void letGo(Arena mapped, FileChannel beside, RandomAccessFile opened) {
+        Nvm.detach();
+        unmap();
+        if (mapped != null) {
+            mapped.close();
+        }
+        close(beside);
+        close(log);
+        close(opened);
     }
 
     private static final java.nio.file.attribute.FileAttribute<?> OWNER_ONLY =
