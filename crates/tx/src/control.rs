@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Control: | sequence lock | owner, checkpointer, wake-up words | lane 0 | lane 1 | ... |
-//!   lane:    | announced, guarded (a line of their own) | head, tail, taken |
+//!   lane:    | announced, guarded, stamped (a line of their own) | head, tail, taken |
 //!
 //!   log of a lane, by position:      tail ........ head
 //!                              applied | durable, live | being written
@@ -16,7 +16,8 @@
 //!    saw any; and a software transaction reads nothing before it has entered, and then seen 0 there. So the two never take effect beside each
 //!    other without the sequence lock;
 //! 3. records before `head` are durable; those before `tail` are in the durable image;
-//! 4. none of this matters after a crash: it is volatile, made anew at each opening.
+//! 4. `stamped` is 1 only while the announced transaction stamps all that it changes in the table of last writers (`writers.rs`);
+//! 5. none of this matters after a crash: it is volatile, made anew at each opening.
 
 use std::fs::File;
 use std::io;
@@ -47,7 +48,9 @@ pub(crate) struct Lane {
     pub announced: AtomicU64,
     /// 1 while a transaction runs that takes effect under the locks of its versions alone. It waits for nothing meanwhile.
     pub guarded: AtomicU64,
-    _line: [u64; 14],
+    /// 1 if the transaction that was announced last stamps the lines that it changes.
+    pub stamped: AtomicU64,
+    _line: [u64; 13],
     /// Position up to which the log is durable.
     pub head: AtomicU64,
     /// Position up to which it is applied, and so free.
@@ -179,12 +182,31 @@ impl Control {
         frontier
     }
 
-    /// Announces that the thread of `lane` begins a transaction.
+    /// Of transactions that stamp no lines: all up to this timestamp are durable, and none older than it will take effect.
+    /// `me`: a lane to pass over.
+    pub fn unstamped_frontier(&self, me: usize) -> u64 {
+        let mut frontier = self.no_later();
+        clock::before_loads();
+        for (at, lane) in self.used().iter().enumerate() {
+            let announced = lane.announced.load(Acquire);
+            // Stored before the transaction took effect which the caller may have seen. If a later one of the thread has stored 1, the
+            // earlier one is durable or never took effect.
+            if announced != 0 && at != me && lane.stamped.load(Acquire) == 0 {
+                frontier = frontier.min(announced - 1);
+            }
+        }
+        frontier
+    }
+
+    /// Announces that the thread of `lane` begins a transaction, or that it takes effect soon. `stamps`: it stamps the
+    /// lines that it changes.
     #[inline]
-    pub fn announce(&self, lane: usize) -> u64 {
+    pub fn announce(&self, lane: usize, stamps: bool) -> u64 {
         let since = self.no_later().max(1);
-        // A full barrier: nobody who finds the word still empty can have read the time after this thread will.
-        self.lanes[lane].announced.swap(since, SeqCst);
+        let lane = &self.lanes[lane];
+        lane.stamped.store(u64::from(stamps), Release);
+        // A full barrier: a thread that finds the word still empty cannot have read the time after this thread will.
+        lane.announced.swap(since, SeqCst);
         since
     }
 
@@ -198,7 +220,7 @@ impl Control {
         }
         self.lanes[lane].guarded.store(1, Relaxed);
         // Its barrier stands between the store and the look: a software transaction that is not seen here sees that store.
-        let since = self.announce(lane);
+        let since = self.announce(lane, false);
         let beside = self.sequence.is_entered();
         if beside {
             self.end_guarded(lane);

@@ -18,6 +18,7 @@ use crate::options::{Checkpointer, Commit, Options, Retry, Tm, TmChoice};
 use crate::rtm;
 use crate::stats::{self, Counts, Stats, Ticks};
 use crate::view::{Addr, View};
+use crate::writers::Writers;
 
 /// An open pool's shared part. Hot fields never change while it is open.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct Engine {
     volatile: bool,
     /// The checkpointer's own state, if it works in this process.
     pub rounds: Mutex<Option<Rounds>>,
+    /// Which software transaction changed a line last.
+    pub writers: Writers,
     /// Roots that belong to what is open.
     pub held: Held,
     frontier: AtomicU64,
@@ -86,6 +89,7 @@ impl Engine {
             counts: (0..lanes).map(|_| Arc::default()).collect(),
             journals: (0..lanes).map(|_| CachePadded::default()).collect(),
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),
+            writers: if volatile || options.commit == Commit::Buffered { Writers::none() } else { Writers::of_heap(heap.len()) },
             volatile,
             rounds: Mutex::new(rounds),
             held: Held::default(),
@@ -107,6 +111,12 @@ impl Engine {
     #[inline]
     pub fn writes_lanes(&self) -> bool {
         !self.volatile && self.commit == Commit::Strict
+    }
+
+    /// Whether there may be transactions that changed words and stamped no lines.
+    #[inline]
+    pub fn has_unstamped(&self) -> bool {
+        self.tm == Tm::Rtm || self.control.guarded_lanes.load(Relaxed) != 0
     }
 
     pub fn is_durable(&self) -> bool {

@@ -163,9 +163,9 @@ impl Core {
     /// As [`undo_and_answer`](Self::undo_and_answer).
     #[cold]
     fn undo_and_answer_guarded(&mut self, answer: &Abort) -> Result<()> {
-        let read = (self.unguarded, std::mem::take(&mut self.dependencies));
+        let read = (self.unguarded, self.plain, std::mem::take(&mut self.dependencies));
         self.undo_guarded()?;
-        (self.unguarded, self.dependencies) = read;
+        (self.unguarded, self.plain, self.dependencies) = read;
         self.await_what_answer_tells(answer)
     }
 

@@ -11,7 +11,7 @@
 //! 1. a record is in a log only when all that its transaction depends on is durable; so after a crash exactly the transactions that
 //!    returned are there, plus possibly the one in flight of each thread, whole or not at all (`durable.rs`);
 //! 2. transactions are strictly serializable, and timestamps follow the order in which conflicting ones took effect (`clock.rs`);
-//! 3. nobody waits, while announced, for whoever waits for him (`thread.rs`).
+//! 3. a thread that is announced waits for no other that may wait for it (`thread.rs`).
 //!
 //! Sources: NV-HTM (Castro, Romano, Barreto, IPDPS 2018) for the working copy, redo logs and the checkpoint process; NOrec (Dalessandro,
 //! Spear, Scott, PPoPP 2010) and TL2 (Dice, Shalev, Shavit, DISC 2006) for the software paths. What differs is said in ARCHITECTURE.md.
@@ -44,6 +44,7 @@ mod version;
 mod view;
 mod watch;
 mod write_set;
+mod writers;
 
 pub use clock::Clock;
 pub use error::{Abort, Error, Result};

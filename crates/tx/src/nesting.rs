@@ -1,5 +1,5 @@
 //! Refuses, inside the body of a transaction, what would wait for that very transaction: another one, whatever its pool, and all that
-//! waits until others are durable. It could never end, for the outer one stays announced until its body has returned.
+//! waits until others are durable. It might never end, for the outer one has not taken effect and may hold the sequence lock.
 //!
 //! ```text
 //!   outer in hardware ─ sent to software by an abort ─►  outer in software, marked for this thread ─► Error::Usage

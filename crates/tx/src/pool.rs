@@ -272,9 +272,10 @@ impl Inner {
         }
         let engine = &self.engine;
         engine.shut();
-        // From here on no transaction begins; those that announced themselves before end. The checkpointer still works for them.
-        let backoff = Backoff::new();
-        while engine.check_failed().is_ok() && engine.control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0) {
+        // From here on no transaction begins; those that announced themselves or entered before end. The checkpointer still works for them.
+        let (control, backoff) = (&engine.control, Backoff::new());
+        let runs = || control.sequence.is_entered() || control.lanes.iter().any(|lane| lane.announced.load(SeqCst) != 0);
+        while engine.check_failed().is_ok() && runs() {
             backoff.snooze();
         }
         self.stop_background();

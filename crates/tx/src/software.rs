@@ -2,8 +2,8 @@
 //! until the transaction takes effect, alone, under the sequence lock. With [`Tm::Lock`](crate::Tm::Lock) the lock is held from the start.
 //!
 //! ```text
-//!   body ─► build the record ─► take the lock ─► lock versions ─► write back ─► stamp versions ─► give the lock back ─► durable
-//!                                 (reads looked at again)   one state to the next, for everybody
+//!   body ─► build the record ─► announce ─► take the lock ─► stamp lines ─► lock versions ─► write back ─► stamp versions ─► give the lock back ─► durable
+//!                                             (reads looked at again)                      one state to the next, for all threads
 //! ```
 //!
 //! What must always hold: whatever ends a run, everything it did in place (block headers of its allocations) is undone, the lock is
@@ -22,8 +22,8 @@ use crate::options::Tm;
 use crate::stats::add;
 use crate::thread::Core;
 use crate::tx::{Path, Tx};
-use crate::version;
 use crate::view::Addr;
+use crate::{version, writers};
 
 /// Conflicts after which a transaction runs alone.
 const CONFLICTS_MAX: u32 = 16;
@@ -53,12 +53,7 @@ pub(crate) fn run<R>(core: &mut Core, body: &mut impl FnMut(&mut Tx<'_>) -> std:
     let backoff = Backoff::new();
     loop {
         core.make_room(room)?;
-        core.announce();
-        if let Err(closed) = core.engine.check() {
-            core.retract();
-            return Err(closed);
-        }
-        core.begin_software(conflicts >= CONFLICTS_MAX);
+        core.begin_software(conflicts >= CONFLICTS_MAX)?;
         let result = nesting::body(|| catch_unwind(AssertUnwindSafe(|| body(&mut Tx { core, path: Path::Software }))));
         let effect = match &result {
             Ok(Ok(_)) => core.take_effect(),
@@ -143,16 +138,23 @@ impl Space {
 
 impl Core {
     /// `alone`: with the lock from the start, so that it gets through.
-    fn begin_software(&mut self, alone: bool) {
+    fn begin_software(&mut self, alone: bool) -> Result<()> {
         self.began = self.engine.ticks.now();
+        self.forget_transaction();
         self.forget_run();
         self.writes.clear();
         touch_pages(&mut self.noted);
         self.engine.control.enter_software();
+        // Closing waits for those that have entered, and those that enter later see that it began.
+        if let Err(closed) = self.engine.check() {
+            self.engine.control.sequence.leave();
+            return Err(closed);
+        }
         self.snapshot = self.engine.control.sequence.wait_even();
         if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
         }
+        Ok(())
     }
 
     /// Forgets what the run before this one read, allocated, and was to free and set.
@@ -256,6 +258,7 @@ impl Core {
         if let Some(refused) = self.check_room() {
             return refused;
         }
+        self.announce_effect();
         if !self.holds_lock {
             while !self.engine.control.sequence.try_take(self.snapshot) {
                 match self.look_again() {
@@ -270,6 +273,9 @@ impl Core {
             return Effect::Failed(e);
         }
         let timestamp = self.timestamp();
+        if self.engine.writers.are_known() {
+            self.stamp_what_it_changes(version::stamp(self.lane, timestamp));
+        }
         for &at in &self.touched {
             let word = self.view.word(at);
             word.store(version::locked(word.load(Relaxed)), Relaxed);
@@ -284,6 +290,22 @@ impl Core {
         }
         self.give_lock_back();
         Effect::Done(timestamp)
+    }
+
+    /// Stamps the lines of what it writes, and of the blocks that it allocated.
+    fn stamp_what_it_changes(&mut self, stamp: u64) {
+        let mut line = Addr::MAX;
+        for number in 0..self.writes.len() {
+            let a = self.writes.address(number);
+            if writers::line(a) != line {
+                line = writers::line(a);
+                self.stamp_line(line, stamp);
+            }
+        }
+        for number in 0..self.ranges.len() {
+            let (a, len) = self.ranges[number];
+            writers::lines(a, len).for_each(|line| self.stamp_line(line, stamp));
+        }
     }
 
     /// The time at which it takes effect, later than all before. The lock is held.
@@ -350,9 +372,9 @@ impl Core {
     /// does: so that is durable before the caller has it. (Who is told that something is stale looks again.)
     fn undo_and_answer(&mut self, answer: &Abort) -> Result<()> {
         // Undoing may log headers of blocks, in a transaction of its own.
-        let read = (self.unguarded, std::mem::take(&mut self.dependencies));
+        let read = (self.unguarded, self.plain, std::mem::take(&mut self.dependencies));
         self.undo()?;
-        (self.unguarded, self.dependencies) = read;
+        (self.unguarded, self.plain, self.dependencies) = read;
         self.await_what_answer_tells(answer)
     }
 

@@ -1,14 +1,16 @@
 //! A thread's side: what it keeps between transactions and during one, and the loop that runs bodies.
 //!
 //! ```text
-//!   room in the log? ─► announce ─► hardware, some tries ─► software, until it gets through ─► record durable ─► announce nothing
-//!                          ▲    or under versions: the same  │ stale: give up
-//!                          └── log full: retract, wait ──────┘
+//!   room in the log? ─► announce ─► hardware, some tries, or under versions ─► takes effect ─► record durable ─► announce nothing
+//!          ▲                        │ does not get through, or does more
+//!          │                        ▼
+//!          └── log full: wait ◄── software, until it gets through: body ─► announce ─► takes effect ─► ...
 //! ```
 //!
-//! What must always hold: nobody waits while announced for something that itself waits for the announced one: log space is waited for
+//! What must always hold: no thread waits while announced for something that itself waits for the announced one: log space is waited for
 //! before announcing, or after retracting; records of older transactions never wait for younger ones. A software transaction that begins
-//! waits for those under versions alone to take effect: they wait for nothing meanwhile.
+//! waits for those under versions alone to take effect: they wait for nothing meanwhile. The body of a software transaction runs before it
+//! is announced: so however long it takes, no other thread waits for it.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::stats::{Counts, add};
 use crate::tx::{GaveUp, NOTED_MAX, RootChange, TOUCHED_MAX, Tx};
 use crate::view::{Addr, Span, View, WORD};
 use crate::write_set::WriteSet;
-use crate::{guarded, hardware, nesting, software, version};
+use crate::{guarded, hardware, nesting, software, version, writers};
 
 /// Versions that a transaction keeps apart; with more it depends on everything older.
 const DEPENDENCIES_MAX: usize = 8;
@@ -58,6 +60,8 @@ pub(crate) struct Core {
     pub counts: Arc<Counts>,
     /// Up to here everything is known to be durable.
     pub known_durable: u64,
+    /// Up to here all is known to be durable that transactions did which stamp no lines.
+    pub known_unstamped: u64,
     /// Where the next record goes.
     pub position: u64,
     /// `tail` of the lane when last looked at.
@@ -73,8 +77,10 @@ pub(crate) struct Core {
     pub since: u64,
     /// Versions it read that were not known to be durable: of other lanes, one a lane.
     pub dependencies: Vec<u64>,
-    /// It read or wrote words that no version guards: everything older must be durable before it.
+    /// Everything older must be durable before it: it depends on more than is noted, or on what is not.
     pub unguarded: bool,
+    /// It read or wrote words that no version guards: what is older and stamps no lines must be durable before it.
+    pub plain: bool,
     /// Version words to be stamped.
     pub touched: Vec<Addr>,
     /// In hardware and under versions: the writes, in order.
@@ -129,6 +135,7 @@ impl Thread {
             lane,
             counts: engine.counts(lane),
             known_durable: 0,
+            known_unstamped: 0,
             position,
             seen_tail: tail,
             hurry_at: 0,
@@ -137,6 +144,7 @@ impl Thread {
             since: 0,
             dependencies: Vec::with_capacity(DEPENDENCIES_MAX),
             unguarded: false,
+            plain: false,
             touched: Vec::with_capacity(TOUCHED_MAX),
             noted: Vec::with_capacity(NOTED_MAX),
             gave_up: None,
@@ -338,24 +346,41 @@ impl Drop for Thread {
 }
 
 impl Core {
-    /// Announces that a transaction begins, and forgets the last.
+    /// Announces that a transaction begins which stamps no lines, and forgets the last.
     #[inline]
     pub fn announce(&mut self) {
-        let since = self.engine.control.announce(self.lane);
+        let since = self.engine.control.announce(self.lane, false);
         self.begin(since);
+    }
+
+    /// Announces that the software transaction that runs takes effect soon.
+    pub fn announce_effect(&mut self) {
+        let since = self.engine.control.announce(self.lane, self.engine.writers.are_known());
+        self.announced_by(since);
     }
 
     /// A transaction begins, announced by this time.
     #[inline]
     pub fn begin(&mut self, since: u64) {
+        self.announced_by(since);
+        self.forget_transaction();
+    }
+
+    #[inline]
+    fn announced_by(&mut self, since: u64) {
         if since + CLOCK_BACK_MAX < self.since {
             self.engine.poison(
                 "the time stamp counter went back (suspended, or moved to another machine?); use stm on such a machine".into(),
             );
         }
         self.since = since;
+    }
+
+    /// Forgets what the transaction before this one depends on, touched and wrote.
+    #[inline]
+    pub fn forget_transaction(&mut self) {
         self.dependencies.clear();
-        self.unguarded = false;
+        (self.unguarded, self.plain) = (false, false);
         self.touched.clear();
         self.noted.clear();
     }
@@ -380,6 +405,36 @@ impl Core {
         }
     }
 
+    /// [`depend_on`](Self::depend_on) of the transaction that changed the line of the word at `a` last.
+    #[inline]
+    pub fn depend_on_writer(&mut self, a: Addr) {
+        if self.engine.writers.are_known() {
+            self.depend_if_announced(self.engine.writers.last(writers::line(a)));
+        }
+    }
+
+    /// Stamps a line for the transaction that takes effect, which then depends on the one that had stamped it. The sequence lock is held.
+    #[inline]
+    pub fn stamp_line(&mut self, line: u64, stamp: u64) {
+        let before = self.engine.writers.replace(line, stamp);
+        self.depend_if_announced(before);
+    }
+
+    /// [`depend_on`](Self::depend_on) of a transaction that mostly is durable for a long time.
+    #[inline]
+    fn depend_if_announced(&mut self, stamp: u64) {
+        if !self.unguarded && !self.is_durable(stamp) && !self.was_durable(stamp) {
+            self.note_dependency(stamp);
+        }
+    }
+
+    /// Whether the transaction with this stamp is durable: its thread announces nothing, or something newer.
+    #[inline]
+    fn was_durable(&self, stamp: u64) -> bool {
+        let announced = self.engine.control.lanes[version::lane(stamp)].announced.load(std::sync::atomic::Ordering::Acquire);
+        announced == 0 || announced > version::timestamp(stamp)
+    }
+
     fn note_dependency(&mut self, version: u64) {
         if let Some(same) = self.dependencies.iter_mut().find(|other| version::lane(**other) == version::lane(version)) {
             *same = version.max(*same);
@@ -397,6 +452,9 @@ impl Core {
             let before = timestamp.saturating_sub(1);
             return if before > self.known_durable { self.wait_until_durable(before) } else { Ok(()) };
         }
+        if self.plain && self.engine.has_unstamped() {
+            self.wait_for_unstamped(timestamp.saturating_sub(1))?;
+        }
         while let Some(version) = self.dependencies.pop() {
             self.wait_for_version(version)?;
         }
@@ -406,13 +464,17 @@ impl Core {
     /// Waits until the transaction that stamped this version is durable: its thread announces nothing, or something newer.
     #[inline]
     pub fn wait_for_version(&mut self, version: u64) -> Result<()> {
-        let announced = self.engine.control.lanes[version::lane(version)].announced.load(std::sync::atomic::Ordering::Acquire);
-        if announced == 0 || announced > version::timestamp(version) {
+        if self.was_durable(version) { Ok(()) } else { self.wait(|core| core.was_durable(version)) }
+    }
+
+    /// Waits until all is durable that transactions which stamp no lines did up to `timestamp`.
+    fn wait_for_unstamped(&mut self, timestamp: u64) -> Result<()> {
+        if timestamp <= self.known_unstamped {
             return Ok(());
         }
         self.wait(|core| {
-            let announced = core.engine.control.lanes[version::lane(version)].announced.load(std::sync::atomic::Ordering::Acquire);
-            announced == 0 || announced > version::timestamp(version)
+            core.known_unstamped = core.engine.control.unstamped_frontier(core.lane);
+            core.known_unstamped >= timestamp
         })
     }
 

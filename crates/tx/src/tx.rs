@@ -85,7 +85,11 @@ impl Tx<'_> {
     #[inline]
     pub fn read(&mut self, a: Addr) -> Result<u64, Abort> {
         self.unguarded()?;
-        self.read_guarded(a)
+        let value = self.read_guarded(a)?;
+        if self.path == Path::Software {
+            self.core.depend_on_writer(a);
+        }
+        Ok(value)
     }
 
     /// Writes the word at `a`.
@@ -352,10 +356,11 @@ impl Tx<'_> {
     /// Reads or writes a word that no version guards.
     #[inline]
     fn unguarded(&mut self) -> Result<(), Abort> {
-        if self.path == Path::Versions {
-            return self.software();
+        match self.path {
+            Path::Versions => return self.software(),
+            Path::Hardware => self.core.unguarded = true,
+            Path::Software => self.core.plain = true,
         }
-        self.core.unguarded = true;
         Ok(())
     }
 }

@@ -41,6 +41,16 @@ impl WriteSet {
         self.writes.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Address of the `number`-th write.
+    #[inline]
+    pub fn address(&self, number: usize) -> Addr {
+        self.writes[number].0
+    }
+
     #[inline]
     pub fn get(&self, a: Addr) -> Option<u64> {
         if self.filter & bit(a) == 0 {

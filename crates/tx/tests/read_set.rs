@@ -5,28 +5,19 @@
 mod ways;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread;
 use std::time::Duration;
 
 use towa_media::RamMedium;
 use towa_tx::{Abort, Addr, Commit, Error, Options, Pool, Root, Thread, TmChoice, Tx};
-use ways::ways;
+use ways::gate::{Gated, Opens};
+use ways::{ways, words};
 
 fn pool(tm: TmChoice, commit: Commit, heap_len: u64) -> Pool {
     let options = Options { heap_len, lanes: 8, lane_len: 4 << 20, tm, commit, ..Options::default() };
     Pool::create_on(RamMedium::anonymous(), &options).unwrap()
-}
-
-/// A block of `words` words of 0.
-fn words(thread: &mut Thread, words: usize) -> Addr {
-    let make = |tx: &mut Tx<'_>| {
-        let block = tx.alloc(words * 8)?;
-        tx.init(block, &vec![0; words])?;
-        Ok(block)
-    };
-    thread.transaction(make).unwrap()
 }
 
 fn push(tx: &mut Tx<'_>, top: Addr, payload: u64) -> Result<(), Abort> {
@@ -129,61 +120,24 @@ fn what_was_freed_is_there_at_the_first_asking() {
     }
 }
 
-/// Ends slow bodies, even if the test fails.
-struct Ends<'e>(&'e AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Release);
-    }
-}
-
-/// Holds up all that take effect after it in a strict pool, as a slow body does, until told to end.
-fn slow_body(pool: &Pool, began: impl FnOnce() + Send, word: Addr, end: &AtomicBool) {
-    let mut thread = pool.register().unwrap();
-    let mut began = Some(began);
-    let slow = |tx: &mut Tx<'_>| {
-        tx.read(word)?;
-        if let Some(began) = began.take() {
-            began();
-        }
-        while !end.load(Acquire) {
-            thread::yield_now();
-        }
-        Ok(())
-    };
-    thread.transaction_software(slow).unwrap();
-}
-
-/// A block that another transaction freed is not to be had before that one is durable: whoever finds no other waits
-/// for it.
+/// A block that another transaction freed is not to be had before that one is durable: a body that finds no other
+/// waits for it.
 #[test]
 fn space_that_others_are_freeing_is_waited_for() {
-    let pool = pool(TmChoice::Stm, Commit::Strict, 1 << 20);
+    let (medium, gate) = Gated::anonymous();
+    let options = Options { heap_len: 1 << 20, lanes: 8, lane_len: 4 << 20, tm: TmChoice::Stm, ..Options::default() };
+    let pool = Pool::create_on(Arc::new(medium), &options).unwrap();
     let mut one = pool.register().unwrap();
-    let word = words(&mut one, 1);
     let blocks = fill(&mut one, 60_000);
-    let (end, done) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
-        let (pool, end, done) = (&pool, &end, &done);
-        let _ends = Ends(end);
-        let (began, begins) = channel();
-        scope.spawn(move || slow_body(pool, || began.send(()).unwrap(), word, end));
-        begins.recv().unwrap();
-        scope.spawn(move || {
-            let mut two = pool.register().unwrap();
-            // It reads, so it is durable after the slow one.
-            two.transaction_software(|tx| tx.read(word).and_then(|_| tx.free(blocks[0]))).unwrap();
-        });
-        let asks = scope.spawn(move || {
-            thread::sleep(Duration::from_millis(100));
-            let got = one.transaction_software(|tx| tx.alloc(60_000));
-            done.store(1, Release);
-            got
-        });
-        thread::sleep(Duration::from_millis(300));
-        assert_eq!(done.load(Acquire), 0, "refused while the other's free is on its way");
-        end.store(true, Release);
+        let (pool, held) = (&pool, &gate);
+        let _opens = Opens(held);
+        scope.spawn(move || held.hold(|| pool.register().unwrap().transaction_software(|tx| tx.free(blocks[0])).unwrap()));
+        gate.await_held(1);
+        let asks = scope.spawn(move || one.transaction_software(|tx| tx.alloc(60_000)));
+        thread::sleep(Duration::from_millis(200));
+        assert!(!asks.is_finished(), "refused while the other's free is on its way");
+        gate.open();
         asks.join().unwrap().unwrap();
     });
 }
@@ -192,32 +146,22 @@ fn space_that_others_are_freeing_is_waited_for() {
 #[test]
 fn what_an_abort_depends_on_is_durable_when_it_returns() {
     for tm in ways() {
-        if tm == TmChoice::Lock {
-            continue; // There the slow body lets nobody else take effect.
-        }
-        let pool = pool(tm, Commit::Strict, 1 << 20);
+        let (medium, gate) = Gated::anonymous();
+        let options = Options { heap_len: 1 << 20, lanes: 8, lane_len: 4 << 20, tm, ..Options::default() };
+        let pool = Pool::create_on(Arc::new(medium), &options).unwrap();
         let mut one = pool.register().unwrap();
-        let (word, money) = (words(&mut one, 1), words(&mut one, 1));
-        let (end, aborted) = (AtomicBool::new(false), AtomicBool::new(false));
+        let money = words(&mut one, 1);
         thread::scope(|scope| {
-            let (pool, end, aborted) = (&pool, &end, &aborted);
-            let _ends = Ends(end);
-            let (began, begins) = channel();
-            scope.spawn(move || slow_body(pool, || began.send(()).unwrap(), word, end));
-            begins.recv().unwrap();
-            // It has taken effect, and is not durable while the slow one runs.
-            scope.spawn(move || pool.register().unwrap().transaction(|tx| tx.write(money, 7)).unwrap());
-            while one.load(money) != 7 {
-                thread::yield_now();
-            }
-            let asks = scope.spawn(move || {
-                let gave_up = one.transaction(|tx| if tx.read(money)? == 7 { tx.abort::<()>("seven") } else { Ok(()) });
-                aborted.store(true, Release);
-                gave_up
-            });
+            let (pool, held) = (&pool, &gate);
+            let _opens = Opens(held);
+            // It has taken effect, and is not durable while it is held.
+            scope.spawn(move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.write(money, 7)).unwrap()));
+            gate.await_held(1);
+            let asks =
+                scope.spawn(move || one.transaction(|tx| if tx.read(money)? == 7 { tx.abort::<()>("seven") } else { Ok(()) }));
             thread::sleep(Duration::from_millis(200));
-            assert!(!aborted.load(Acquire), "{tm:?}: told of what is not durable");
-            end.store(true, Release);
+            assert!(!asks.is_finished(), "{tm:?}: told of what is not durable");
+            gate.open();
             assert!(matches!(asks.join().unwrap(), Err(Error::Aborted("seven"))));
         });
     }

@@ -47,6 +47,10 @@ enum Without {
     Lock,
     /// What it writes may be seen before that lock is.
     Fence,
+    /// A transaction that stamps no lines says so when it has taken effect.
+    Stamped,
+    /// The next one says that it stamps before the one before it is durable.
+    StampedLater,
 }
 
 const PASSED_OVER: &str = "the frontier passes a transaction over";
@@ -115,7 +119,8 @@ impl World {
         let lane = || Lane {
             announced: word(),
             guarded: word(),
-            _line: [0; 14],
+            stamped: word(),
+            _line: [0; 13],
             head: word(),
             tail: word(),
             taken: AtomicU32::new(0),
@@ -148,7 +153,7 @@ impl World {
         match without {
             Without::Announcing => {}
             Without::Barrier => lane.announced.store(control.no_later().max(1), Release),
-            _ => assert!(control.announce(0) > 0),
+            _ => assert!(control.announce(0, false) > 0),
         }
         let timestamp = match control.clock() {
             Clock::Tsc => clock::tsc(),
@@ -232,6 +237,41 @@ fn dependency(without: Without) -> Option<String> {
             assert!(durable >= count, "{TAKEN}: transaction {count} of {times:?}, announced {announced}");
         }
     })
+}
+
+/// A thread runs a transaction that stamps lines, one that does not, and one that does. Another thread that has seen the second waits until
+/// it is durable.
+fn unstamped(without: Without) -> Option<String> {
+    found(move |turn| {
+        let world = World::new(Clock::Tsc);
+        let (user, looking) = (Arc::clone(&world), world);
+        let user = move || {
+            let (control, lane) = (&user.control, &user.control.lanes[0]);
+            control.announce(0, true);
+            user.durable.store(1, Relaxed);
+            lane.announced.store(0, Release);
+            control.announce(0, without == Without::Stamped);
+            let timestamp = clock::tsc();
+            user.version.store(timestamp, Release);
+            if matches!(without, Without::Stamped | Without::StampedLater) {
+                lane.stamped.store(u64::from(without == Without::StampedLater), Release);
+            }
+            user.durable.store(2, Relaxed);
+            lane.announced.store(0, Release);
+            control.announce(0, true);
+        };
+        let look = move || {
+            let version = looking.version.load(Acquire);
+            (version, looking.control.unstamped_frontier(usize::MAX), looking.durable.load(Relaxed))
+        };
+        let ((), (version, frontier, durable)) = beside(turn, user, look);
+        assert!(version == 0 || frontier < version || durable == 2, "{TAKEN}: frontier {frontier}, version {version}");
+    })
+}
+
+#[test]
+fn loom_who_stamps_no_lines_is_waited_for() {
+    assert_needed(unstamped, TAKEN, &[Without::Stamped, Without::StampedLater]);
 }
 
 #[test]

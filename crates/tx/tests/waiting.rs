@@ -1,0 +1,217 @@
+//! Which transactions of a strict pool wait for which: for those whose words they read or change, and for no others.
+
+mod ways;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use towa_tx::{Addr, Error, Options, Pool, TmChoice, Tx};
+use ways::gate::{Gate, Gated, Opens};
+use ways::{ways, words};
+
+/// Longer than a transaction takes that waits for none, and shorter than anything else in these tests.
+const SOON: Duration = Duration::from_millis(150);
+
+/// Of the shortest logs.
+fn pool(tm: TmChoice) -> (Pool, Arc<Gate>) {
+    let (medium, gate) = Gated::anonymous();
+    let options = Options { heap_len: 16 << 20, lanes: 16, lane_len: 64 << 10, tm, ..Options::default() };
+    (Pool::create_on(Arc::new(medium), &options).unwrap(), gate)
+}
+
+/// Does `work` in a thread of its own; the receiver has its result when it is done.
+fn beside<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, work: impl FnOnce() -> T + Send + 's) -> Receiver<T> {
+    let (done, is_done) = channel();
+    scope.spawn(move || done.send(work()));
+    is_done
+}
+
+fn add_one(tx: &mut Tx<'_>, a: Addr) -> Result<(), towa_tx::Abort> {
+    let had = tx.read(a)?;
+    tx.write(a, had + 1)
+}
+
+/// A transaction on the word at 0 has taken effect and is not durable. Of others, those that read or change what it
+/// changed wait for it, and those that wait for these; all others return.
+#[test]
+fn a_transaction_waits_for_those_whose_words_it_uses() {
+    for tm in ways().into_iter().filter(|tm| *tm != TmChoice::Rtm) {
+        let (pool, gate) = pool(tm);
+        let base = words(&mut pool.register().unwrap(), 64);
+        let at = |line: u64| base.next_multiple_of(64) + line * 64;
+        thread::scope(|scope| {
+            let _opens = Opens(&gate);
+            let (pool, held) = (&pool, &gate);
+            let first = beside(scope, move || {
+                held.hold(|| pool.register().unwrap().transaction(|tx| add_one(tx, at(0))).unwrap());
+            });
+            gate.await_held(1);
+            let run = |body: fn(&mut Tx<'_>, &dyn Fn(u64) -> Addr) -> Result<(), towa_tx::Abort>| {
+                beside(scope, move || pool.register().unwrap().transaction(|tx| body(tx, &at)))
+            };
+            // One after the other, for the second pair reads what the first pair writes.
+            let reads = run(|tx, at| tx.read(at(0)).map(|_| ()));
+            let aborts = run(|tx, at| tx.read(at(0)).and_then(|_| tx.abort("no")));
+            let overwrites = run(|tx, at| tx.write(at(0), 7));
+            let copies = run(|tx, at| tx.read(at(0)).and_then(|value| tx.write(at(1), value)));
+            thread::sleep(SOON);
+            let reads_the_copy = run(|tx, at| tx.read(at(1)).map(|_| ()));
+            let others = [
+                run(|tx, at| tx.read(at(2)).map(|_| ())),
+                run(|tx, at| add_one(tx, at(3))),
+                run(|tx, at| tx.alloc(64).and_then(|block| tx.init(block, &[1; 8]).and_then(|()| tx.write(at(4), block)))),
+            ];
+            for other in others {
+                other.recv_timeout(10 * SOON).expect("it waits for a transaction that it does not need").unwrap();
+            }
+            thread::sleep(SOON);
+            for (name, waits) in [
+                ("reads", &reads),
+                ("aborts", &aborts),
+                ("overwrites", &overwrites),
+                ("copies", &copies),
+                ("reads the copy", &reads_the_copy),
+            ] {
+                assert!(waits.try_recv().is_err(), "{tm:?}: the one that {name} returned before what it depends on was durable");
+            }
+            gate.open();
+            first.recv().unwrap();
+            assert!(matches!(aborts.recv().unwrap(), Err(Error::Aborted("no"))));
+            for waits in [reads, overwrites, copies, reads_the_copy] {
+                waits.recv().unwrap().unwrap();
+            }
+        });
+    }
+}
+
+/// A block that another transaction allocated and filled is read by its address, which no transaction wrote anywhere.
+#[test]
+fn the_words_of_a_new_block_are_those_of_who_filled_it() {
+    let (pool, gate) = pool(TmChoice::Stm);
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let _opens = Opens(&gate);
+        let (pool, held) = (&pool, &gate);
+        let _first = beside(scope, move || {
+            held.hold(|| {
+                pool.register().unwrap().transaction(|tx| {
+                    let block = tx.alloc(640)?;
+                    tx.init(block, &[5; 80])?;
+                    tell.send(block).unwrap();
+                    Ok(())
+                })
+            })
+        });
+        let block: Addr = told.recv().unwrap();
+        gate.await_held(1);
+        let reads = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.read(block + 632)).unwrap());
+        assert!(reads.recv_timeout(2 * SOON).is_err(), "read before it is durable");
+        gate.open();
+        assert_eq!(reads.recv().unwrap(), 5);
+    });
+}
+
+/// Transactions under versions leave no stamp on the lines that they change: a plain read waits for all of them that
+/// are older, and for no transaction that stamps.
+#[test]
+fn a_plain_read_waits_for_transactions_under_versions() {
+    let (pool, gate) = pool(TmChoice::Stm);
+    let base = words(&mut pool.register().unwrap(), 64);
+    thread::scope(|scope| {
+        let _opens = Opens(&gate);
+        let (pool, held) = (&pool, &gate);
+        let guarded = beside(scope, move || {
+            held.hold(|| pool.register().unwrap().change_guarded(base, 0, [(base + 256, 9)]).unwrap());
+        });
+        gate.await_held(1);
+        let reads = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.read(base + 256)).unwrap());
+        assert!(reads.recv_timeout(2 * SOON).is_err(), "read before it is durable");
+        gate.open();
+        guarded.recv().unwrap();
+        assert_eq!(reads.recv().unwrap(), 9);
+    });
+}
+
+/// Ends bodies that wait for it, even if the test fails.
+struct Ends<'e>(&'e AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Release);
+    }
+}
+
+/// However long a body takes, other transactions take effect and are durable, and so do checkpoints.
+#[test]
+fn a_slow_body_holds_up_no_other_transaction() {
+    for tm in ways().into_iter().filter(|tm| *tm != TmChoice::Lock) {
+        let (pool, _gate) = pool(tm);
+        let base = words(&mut pool.register().unwrap(), 64);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (pool, over) = (&pool, &over);
+            let _ends = Ends(over);
+            let (began, begins) = channel();
+            let slow = beside(scope, move || {
+                pool.register().unwrap().transaction_software(|tx| {
+                    add_one(tx, base)?;
+                    let _ = began.send(());
+                    while !over.load(Acquire) {
+                        thread::yield_now();
+                    }
+                    tx.write(base + 64, 1)
+                })
+            });
+            begins.recv().unwrap();
+            let others = beside(scope, move || {
+                let mut thread = pool.register().unwrap();
+                // More than its log holds at once.
+                for _ in 0..2000 {
+                    thread.transaction(|tx| add_one(tx, base + 128)).unwrap();
+                    thread.transaction(|tx| tx.read(base + 192)).unwrap();
+                    thread.transaction(|tx| tx.root("none")).unwrap();
+                    thread.change_guarded(base + 256, thread.load(base + 256), [(base + 320, 1)]).unwrap();
+                }
+                pool.checkpoint().unwrap();
+            });
+            let done = others.recv_timeout(Duration::from_secs(10));
+            over.store(true, Release);
+            assert!(done.is_ok(), "{tm:?}: they wait for a body that they have nothing to do with");
+            slow.recv().unwrap().unwrap();
+        });
+    }
+}
+
+/// A pool that is closed waits for bodies that run.
+#[test]
+fn closing_waits_for_a_body_that_runs() {
+    for tm in ways() {
+        let (pool, _gate) = pool(tm);
+        let mut thread = pool.register().unwrap();
+        let base = words(&mut thread, 8);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let over = &over;
+            let _ends = Ends(over);
+            let (began, begins) = channel();
+            let slow = beside(scope, move || {
+                thread.transaction_software(|tx| {
+                    let _ = began.send(());
+                    while !over.load(Acquire) {
+                        thread::yield_now();
+                    }
+                    tx.write(base, 1)
+                })
+            });
+            begins.recv().unwrap();
+            let closes = beside(scope, move || pool.close());
+            assert!(closes.recv_timeout(SOON).is_err(), "{tm:?}: closed under a running body");
+            over.store(true, Release);
+            slow.recv().unwrap().unwrap();
+            closes.recv().unwrap().unwrap();
+        });
+    }
+}
