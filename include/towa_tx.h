@@ -25,8 +25,8 @@
  *   - TOWA_DTX_STRICT (the default): when towa_dtx_run returns TOWA_OK, what the transaction wrote is durable, and so is
  *     everything it read. After a crash exactly the transactions that returned are there, plus possibly the one in flight of
  *     each thread, whole or not at all.
- *     A transaction returns when all that began before it is durable or over: a body that takes long holds up every
- *     other one.
+ *     A transaction waits for those whose words (lines of 64 bytes) it reads or changes until they are durable. A body that
+ *     takes long delays only transactions that conflict with it.
  *   - TOWA_DTX_BUFFERED: after a crash, a prefix of the order in which transactions took effect; it holds everything
  *     committed before the last towa_dtx_pool_sync that returned, and misses at most about one interval.
  *   - Each change of a tree (towa_tree_*) is durable when the call returns, and what is read from it is durable.

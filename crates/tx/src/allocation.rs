@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Release;
 
 use towa_heap::alloc::Marker;
 
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::thread::Core;
 use crate::tx::RootChange;
 use crate::view::{Addr, View, WORD};
+use crate::writers;
 
 /// Bytes at the start of a range that may be a header: what an undo restores.
 const HEADER_MAX: u64 = 64;
@@ -97,8 +99,8 @@ impl Core {
         }
     }
 
-    /// Under the sequence lock, when nothing else can fail: frees blocks and sets roots, and logs that.
-    pub(crate) fn change_tables(&mut self) -> Result<()> {
+    /// Under the sequence lock, when nothing else can fail: frees blocks and sets roots, and logs that. `stamp`: the transaction's.
+    pub(crate) fn change_tables(&mut self, stamp: u64) -> Result<()> {
         let from = self.ranges.len();
         for at in std::mem::take(&mut self.frees) {
             if !self.is_live(at) {
@@ -110,8 +112,14 @@ impl Core {
             // SAFETY: a live block of this heap, just looked at under the lock that every free holds. Whoever still has its address can
             // do no more than read and write words of the heap, atomically.
             unsafe { self.engine.heap.allocator().free(&mut self.cache, &notes, block) };
+            if self.engine.writers.are_known() {
+                // Another thread that frees it, too, is told so when this is durable.
+                self.stamp_line(writers::line(at), stamp);
+            }
         }
         if !self.roots.is_empty() {
+            // Before the roots are seen.
+            self.engine.roots_writer.store(stamp, Release);
             self.change_roots()?;
         }
         self.note_ranges_from(from);

@@ -49,6 +49,8 @@ pub(crate) struct Engine {
     pub rounds: Mutex<Option<Rounds>>,
     /// Which software transaction changed a line last.
     pub writers: Writers,
+    /// Which transaction changed a root last.
+    pub roots_writer: AtomicU64,
     /// Roots that belong to what is open.
     pub held: Held,
     frontier: AtomicU64,
@@ -90,6 +92,7 @@ impl Engine {
             journals: (0..lanes).map(|_| CachePadded::default()).collect(),
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),
             writers: if volatile || options.commit == Commit::Buffered { Writers::none() } else { Writers::of_heap(heap.len()) },
+            roots_writer: AtomicU64::new(0),
             volatile,
             rounds: Mutex::new(rounds),
             held: Held::default(),

@@ -154,10 +154,19 @@ impl Core {
     /// Ends a run that did not take effect: as if it had never been.
     #[cold]
     fn undo_guarded(&mut self) -> Result<()> {
+        // Closing waits until what is kept is in the logs, as it does for bodies in software.
+        let keeps = self.allocating;
+        if keeps {
+            self.engine.control.sequence.enter();
+        }
         self.restore();
         self.engine.control.end_guarded(self.lane);
         self.retract();
-        self.keep_structure()
+        let kept = self.keep_structure();
+        if keeps {
+            self.engine.control.sequence.leave();
+        }
+        kept
     }
 
     /// As [`undo_and_answer`](Self::undo_and_answer).

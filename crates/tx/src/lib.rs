@@ -21,6 +21,7 @@ mod buffered;
 mod checkpointer;
 mod clock;
 mod control;
+mod dependencies;
 mod durable;
 mod engine;
 mod error;

@@ -150,6 +150,10 @@ impl Core {
             self.engine.control.sequence.leave();
             return Err(closed);
         }
+        if self.engine.writers.are_known() {
+            // The program may have looked a root up before: what this transaction does there is durable after that root.
+            self.depend_if_announced(self.engine.roots_writer.load(Acquire));
+        }
         self.snapshot = self.engine.control.sequence.wait_even();
         if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
@@ -206,17 +210,24 @@ impl Core {
 
     /// Whether everything read still has its value; gives the sequence number of which that is true. Also `None` if others never leave
     /// it the time to look at all of it.
-    fn look_again(&self) -> Option<u64> {
-        let sequence = &self.engine.control.sequence;
+    ///
+    /// A value that is the same may come from another transaction than at the first look (ABA): so the transaction depends on the newest
+    /// writer of each word, too.
+    fn look_again(&mut self) -> Option<u64> {
         for _ in 0..LOOKS_MAX {
-            let number = sequence.wait_even();
+            let number = self.engine.control.sequence.wait_even();
             let roots = self.engine.heap.roots();
             if self.reads.iter().any(|&(a, value)| self.blocks.word(a).load(Acquire) != value)
                 || self.roots_read.iter().any(|(name, root)| roots.get(name) != *root)
             {
                 return None;
             }
-            if sequence.number() == number {
+            if self.plain {
+                (0..self.reads.len()).for_each(|n| self.depend_on_writer(self.reads[n].0));
+            }
+            // What was loaded is loaded before the number is.
+            fence(Acquire);
+            if self.engine.control.sequence.number() == number {
                 return Some(number);
             }
         }
@@ -269,12 +280,13 @@ impl Core {
             self.holds_lock = true;
         }
         // From here on everything read is as it was, and stays.
-        if let Err(e) = self.change_tables() {
+        let timestamp = self.timestamp();
+        let stamp = version::stamp(self.lane, timestamp);
+        if let Err(e) = self.change_tables(stamp) {
             return Effect::Failed(e);
         }
-        let timestamp = self.timestamp();
         if self.engine.writers.are_known() {
-            self.stamp_what_it_changes(version::stamp(self.lane, timestamp));
+            self.stamp_what_it_changes(stamp);
         }
         for &at in &self.touched {
             let word = self.view.word(at);
@@ -286,7 +298,7 @@ impl Core {
             self.view.store(a, value);
         }
         for &at in &self.touched {
-            self.view.word(at).store(version::stamp(self.lane, timestamp), Release);
+            self.view.word(at).store(stamp, Release);
         }
         self.give_lock_back();
         Effect::Done(timestamp)
@@ -363,9 +375,11 @@ impl Core {
     fn undo(&mut self) -> Result<()> {
         self.restore();
         self.give_lock_back();
-        self.engine.control.sequence.leave();
         self.retract();
-        self.keep_structure()
+        let kept = self.keep_structure();
+        // Closing waits for this, and must find in the logs what is kept.
+        self.engine.control.sequence.leave();
+        kept
     }
 
     /// [`undo`](Self::undo) of a run whose caller gets an answer. An answer tells of what the run read, as a result

@@ -15,24 +15,21 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crossbeam_utils::Backoff;
 use towa_heap::Root;
 use towa_heap::alloc::Cache;
 use towa_heap::lanes::RecordBuilder;
 use towa_media::{LINE, persist};
 
+use crate::dependencies::DEPENDENCIES_MAX;
 use crate::engine::Engine;
 use crate::error::{Abort, Error, Result};
-use crate::options::{Commit, Tm};
+use crate::options::Tm;
 use crate::pool::Pool;
 use crate::stats::{Counts, add};
 use crate::tx::{GaveUp, NOTED_MAX, RootChange, TOUCHED_MAX, Tx};
 use crate::view::{Addr, Span, View, WORD};
 use crate::write_set::WriteSet;
-use crate::{guarded, hardware, nesting, software, version, writers};
-
-/// Versions that a transaction keeps apart; with more it depends on everything older.
-const DEPENDENCIES_MAX: usize = 8;
+use crate::{guarded, hardware, nesting, software};
 
 /// Ticks by which the clock may seem to go back when a thread moves to another core.
 const CLOCK_BACK_MAX: u64 = 1 << 20;
@@ -389,117 +386,5 @@ impl Core {
     #[inline]
     pub fn retract(&mut self) {
         self.engine.control.lanes[self.lane].announced.store(0, std::sync::atomic::Ordering::Release);
-    }
-
-    /// Whether the transaction that stamped this version is known to be durable without a look at its thread.
-    #[inline]
-    pub fn is_durable(&self, version: u64) -> bool {
-        version::lane(version) == self.lane || version::timestamp(version) <= self.known_durable
-    }
-
-    /// The transaction that runs must not be durable before the one that stamped this version.
-    #[inline]
-    pub fn depend_on(&mut self, version: u64) {
-        if !self.is_durable(version) && !self.unguarded {
-            self.note_dependency(version);
-        }
-    }
-
-    /// [`depend_on`](Self::depend_on) of the transaction that changed the line of the word at `a` last.
-    #[inline]
-    pub fn depend_on_writer(&mut self, a: Addr) {
-        if self.engine.writers.are_known() {
-            self.depend_if_announced(self.engine.writers.last(writers::line(a)));
-        }
-    }
-
-    /// Stamps a line for the transaction that takes effect, which then depends on the one that had stamped it. The sequence lock is held.
-    #[inline]
-    pub fn stamp_line(&mut self, line: u64, stamp: u64) {
-        let before = self.engine.writers.replace(line, stamp);
-        self.depend_if_announced(before);
-    }
-
-    /// [`depend_on`](Self::depend_on) of a transaction that mostly is durable for a long time.
-    #[inline]
-    fn depend_if_announced(&mut self, stamp: u64) {
-        if !self.unguarded && !self.is_durable(stamp) && !self.was_durable(stamp) {
-            self.note_dependency(stamp);
-        }
-    }
-
-    /// Whether the transaction with this stamp is durable: its thread announces nothing, or something newer.
-    #[inline]
-    fn was_durable(&self, stamp: u64) -> bool {
-        let announced = self.engine.control.lanes[version::lane(stamp)].announced.load(std::sync::atomic::Ordering::Acquire);
-        announced == 0 || announced > version::timestamp(stamp)
-    }
-
-    fn note_dependency(&mut self, version: u64) {
-        if let Some(same) = self.dependencies.iter_mut().find(|other| version::lane(**other) == version::lane(version)) {
-            *same = version.max(*same);
-        } else if self.dependencies.len() < self.dependencies.capacity() {
-            self.dependencies.push(version);
-        } else {
-            self.unguarded = true;
-        }
-    }
-
-    /// Waits until everything is durable that the transaction with this timestamp depends on.
-    #[inline]
-    pub fn wait_for_dependencies(&mut self, timestamp: u64) -> Result<()> {
-        if self.unguarded {
-            let before = timestamp.saturating_sub(1);
-            return if before > self.known_durable { self.wait_until_durable(before) } else { Ok(()) };
-        }
-        if self.plain && self.engine.has_unstamped() {
-            self.wait_for_unstamped(timestamp.saturating_sub(1))?;
-        }
-        while let Some(version) = self.dependencies.pop() {
-            self.wait_for_version(version)?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the transaction that stamped this version is durable: its thread announces nothing, or something newer.
-    #[inline]
-    pub fn wait_for_version(&mut self, version: u64) -> Result<()> {
-        if self.was_durable(version) { Ok(()) } else { self.wait(|core| core.was_durable(version)) }
-    }
-
-    /// Waits until all is durable that transactions which stamp no lines did up to `timestamp`.
-    fn wait_for_unstamped(&mut self, timestamp: u64) -> Result<()> {
-        if timestamp <= self.known_unstamped {
-            return Ok(());
-        }
-        self.wait(|core| {
-            core.known_unstamped = core.engine.control.unstamped_frontier(core.lane);
-            core.known_unstamped >= timestamp
-        })
-    }
-
-    /// Waits until all that other threads did up to `timestamp` is durable.
-    fn wait_until_durable(&mut self, timestamp: u64) -> Result<()> {
-        self.wait(|core| {
-            core.known_durable = core.engine.control.frontier(core.lane);
-            core.known_durable >= timestamp
-        })
-    }
-
-    /// Waits until `is_over`. Gives way to the other threads, for they may need this very core.
-    #[cold]
-    #[inline(never)]
-    fn wait(&mut self, mut is_over: impl FnMut(&mut Core) -> bool) -> Result<()> {
-        if self.engine.is_volatile() || self.engine.commit == Commit::Buffered {
-            return Ok(());
-        }
-        let began = self.engine.ticks.now();
-        let backoff = Backoff::new();
-        while !is_over(self) {
-            self.engine.check_failed()?;
-            backoff.snooze();
-        }
-        add(&self.counts.dependency_ns, self.engine.ticks.now().saturating_sub(began));
-        Ok(())
     }
 }

@@ -63,7 +63,7 @@ impl Writers {
     /// If transactions do not stamp.
     #[inline]
     pub fn last(&self, line: u64) -> u64 {
-        self.of_line(line).load(Relaxed)
+        self.of_line(line).load(Acquire)
     }
 
     /// Stamps this line; gives the stamp before. The sequence lock is held.
@@ -74,7 +74,7 @@ impl Writers {
     pub fn replace(&self, line: u64, stamp: u64) -> u64 {
         let word = self.of_line(line);
         let before = word.load(Relaxed);
-        word.store(stamp, Relaxed);
+        word.store(stamp, Release);
         before
     }
 }

@@ -2,13 +2,14 @@
 
 mod ways;
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use towa_tx::{Addr, Error, Options, Pool, TmChoice, Tx};
+use towa_tx::{Abort, Addr, Error, Options, Pool, Root, TmChoice, Tx};
 use ways::gate::{Gate, Gated, Opens};
 use ways::{ways, words};
 
@@ -29,7 +30,10 @@ fn beside<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, work: impl FnOnce(
     is_done
 }
 
-fn add_one(tx: &mut Tx<'_>, a: Addr) -> Result<(), towa_tx::Abort> {
+/// What a transaction does with lines by their numbers.
+type Body = fn(&mut Tx<'_>, &dyn Fn(u64) -> Addr) -> Result<(), Abort>;
+
+fn add_one(tx: &mut Tx<'_>, a: Addr) -> Result<(), Abort> {
     let had = tx.read(a)?;
     tx.write(a, had + 1)
 }
@@ -49,9 +53,7 @@ fn a_transaction_waits_for_those_whose_words_it_uses() {
                 held.hold(|| pool.register().unwrap().transaction(|tx| add_one(tx, at(0))).unwrap());
             });
             gate.await_held(1);
-            let run = |body: fn(&mut Tx<'_>, &dyn Fn(u64) -> Addr) -> Result<(), towa_tx::Abort>| {
-                beside(scope, move || pool.register().unwrap().transaction(|tx| body(tx, &at)))
-            };
+            let run = |body: Body| beside(scope, move || pool.register().unwrap().transaction(|tx| body(tx, &at)));
             // One after the other, for the second pair reads what the first pair writes.
             let reads = run(|tx, at| tx.read(at(0)).map(|_| ()));
             let aborts = run(|tx, at| tx.read(at(0)).and_then(|_| tx.abort("no")));
@@ -111,6 +113,78 @@ fn the_words_of_a_new_block_are_those_of_who_filled_it() {
         assert!(reads.recv_timeout(2 * SOON).is_err(), "read before it is durable");
         gate.open();
         assert_eq!(reads.recv().unwrap(), 5);
+    });
+}
+
+/// A word changes away and back while a transaction runs that read it: the value is the same, and another transaction's.
+#[test]
+fn a_value_that_came_back_is_that_of_its_newest_writer() {
+    for aborts in [false, true] {
+        let (pool, gate) = pool(TmChoice::Stm);
+        let base = words(&mut pool.register().unwrap(), 64).next_multiple_of(64);
+        let (a, b) = (base, base + 64);
+        thread::scope(|scope| {
+            let _opens = Opens(&gate);
+            let (pool, held) = (&pool, &gate);
+            let mut runs = 0;
+            let reads = beside(scope, move || {
+                pool.register().unwrap().transaction(|tx| {
+                    assert_eq!(tx.read(a)?, 0);
+                    runs += 1;
+                    if runs == 1 {
+                        thread::scope(|scope| {
+                            scope.spawn(|| pool.register().unwrap().transaction(|tx| tx.write(a, 1)).unwrap()).join().unwrap();
+                        });
+                        // It is in effect, and not durable, when the body goes on.
+                        scope.spawn(move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.write(a, 0)).unwrap()));
+                        held.await_held(1);
+                    }
+                    if aborts { tx.read(b).and_then(|_| tx.abort("no")) } else { tx.write(b, 7) }
+                })
+            });
+            assert!(reads.recv_timeout(2 * SOON).is_err(), "returned before the value that it read was durable");
+            gate.open();
+            assert_eq!(reads.recv().unwrap().is_err(), aborts);
+        });
+    }
+}
+
+/// The program looks a root up between transactions, as it may while the one that set it is not durable.
+#[test]
+fn what_a_root_led_to_is_durable_after_the_root() {
+    let (pool, gate) = pool(TmChoice::Stm);
+    let block = words(&mut pool.register().unwrap(), 64);
+    let root = Root { ptr: NonNull::new(std::ptr::with_exposed_provenance_mut(block as usize)).unwrap(), type_tag: 1, size: 512 };
+    thread::scope(|scope| {
+        let _opens = Opens(&gate);
+        let (pool, held) = (&pool, &gate);
+        let sets =
+            beside(scope, move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.set_root("it", Some(root))).unwrap()));
+        gate.await_held(1);
+        assert_eq!(pool.root("it"), Some(root));
+        let writes = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.write(block, 1)).unwrap());
+        assert!(writes.recv_timeout(2 * SOON).is_err(), "durable, and the root that leads there is not");
+        gate.open();
+        sets.recv().unwrap();
+        writes.recv().unwrap();
+    });
+}
+
+/// That a block was freed is an answer, too.
+#[test]
+fn a_block_that_was_freed_is_refused_when_that_is_durable() {
+    let (pool, gate) = pool(TmChoice::Stm);
+    let block = words(&mut pool.register().unwrap(), 64);
+    thread::scope(|scope| {
+        let _opens = Opens(&gate);
+        let (pool, held) = (&pool, &gate);
+        let frees = beside(scope, move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.free(block)).unwrap()));
+        gate.await_held(1);
+        let again = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.free(block)));
+        assert!(again.recv_timeout(2 * SOON).is_err(), "told of what is not durable");
+        gate.open();
+        frees.recv().unwrap();
+        assert!(matches!(again.recv().unwrap(), Err(Error::Usage(_))));
     });
 }
 
