@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use support::compile;
+use towa_snap::restart::{Files, Options};
 use towa_snap::store::{Store, Which};
 use towa_snap::take::Target;
 
@@ -136,4 +137,58 @@ fn threads_in_everything_go_on() {
         assert!(lines.iter().any(|line| line.ends_with("undisturbed")), "{status}: {lines:?}");
         assert!(status.success(), "{status}: {lines:?}");
     }
+}
+
+/// Between checkpoint and restart the user of a program puts links to files of root's in the place of its own. Root restarts the program, and
+/// gives it none of them.
+#[test]
+fn root_gives_a_users_program_no_file_that_the_user_may_not_open() {
+    // SAFETY: it asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root can be another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let [theirs, roots] = ["theirs", "roots"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::create_dir(&roots).unwrap();
+    std::fs::write(theirs.join("file"), "mine").unwrap();
+    std::fs::write(roots.join("file"), "root's").unwrap();
+    std::fs::create_dir(theirs.join("folder")).unwrap();
+    for mine in [&theirs, &theirs.join("file"), &theirs.join("folder")] {
+        std::os::unix::fs::chown(mine, Some(65534), Some(65534)).unwrap();
+    }
+    let mode =
+        |path: &std::path::Path, mode| std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    mode(dir.path(), 0o755);
+    mode(&roots, 0o700);
+    let store = Store::open_or_create(dir.path().join("store")).unwrap();
+    let mut program = Command::new("bash");
+    program.args(["-c", "exec 3<>$0/file 4<$0/folder; echo ready; exec sleep 600"]).arg(&theirs).uid(65534).gid(65534);
+    program.current_dir("/").stdin(Stdio::null());
+    let mut target = support::Running::spawn(program);
+    assert_eq!(target.line(), "ready");
+    Target::open(target.pid(), None).unwrap().take_and_end(&store).unwrap();
+    drop(target);
+    let refused = |files| {
+        let checkpoint = store.open_checkpoint(Which::Newest).unwrap();
+        let options = Options { files, ..Options::default() };
+        towa_snap::restart::restart(&checkpoint, &options).expect_err("it is given root's file").to_string()
+    };
+    let exchange = |name: &str, to: &std::path::Path| {
+        std::fs::rename(theirs.join(name), theirs.join("away")).unwrap();
+        std::os::unix::fs::symlink(to, theirs.join(name)).unwrap();
+    };
+    let back = |name: &str| {
+        std::fs::remove_file(theirs.join(name)).unwrap();
+        std::fs::rename(theirs.join("away"), theirs.join(name)).unwrap();
+    };
+    exchange("file", &roots.join("file"));
+    assert!(refused(Files::Keep).contains("the process's user may not open it"), "{}", refused(Files::Keep));
+    assert!(refused(Files::Refuse).contains("another file"), "{}", refused(Files::Refuse));
+    back("file");
+    exchange("folder", &roots);
+    assert!(refused(Files::Keep).contains("the process's user may not open it"), "{}", refused(Files::Keep));
+    back("folder");
+    assert_eq!(std::fs::read_to_string(roots.join("file")).unwrap(), "root's");
 }

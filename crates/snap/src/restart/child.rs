@@ -32,7 +32,8 @@ struct Plan<'s> {
     from: Vec<i32>,
     /// What the system tells of the process itself: index of the open file, name, flags, position.
     own: Vec<(usize, CString, i32, i64)>,
-    directory: CString,
+    /// Its current directory, open.
+    directory: i32,
 }
 
 impl<'s> Plan<'s> {
@@ -48,7 +49,7 @@ impl<'s> Plan<'s> {
             state,
             from: opened.files.iter().map(AsRawFd::as_raw_fd).collect(),
             own: state.descriptors.files.iter().enumerate().filter_map(own).collect(),
-            directory: name(&state.process.directory),
+            directory: opened.directory.as_raw_fd(),
         }
     }
 }
@@ -157,7 +158,7 @@ unsafe fn prepare(plan: &Plan<'_>) -> i32 {
     let process = &plan.state.process;
     // SAFETY: numbers and live memory only.
     unsafe {
-        if libc::chdir(plan.directory.as_ptr()) != 0 {
+        if libc::fchdir(plan.directory) != 0 {
             return 1;
         }
         libc::umask(process.umask);

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Files;
+use super::names::Names;
 use crate::error::{Error, Result};
 use crate::nv::pool::Pool;
 use crate::state::State;
@@ -24,6 +25,8 @@ pub struct Opened {
     pub mapped: HashMap<PathBuf, OwnedFd>,
     /// The program.
     pub program: OwnedFd,
+    /// Its current directory.
+    pub directory: OwnedFd,
     /// Files of the checkpoint that hold its pages, by their numbers here and in the new process.
     pub pages: HashMap<RawFd, OwnedFd>,
     /// The file that the process's memory is to lie in, in mode `nv`.
@@ -49,9 +52,15 @@ fn beyond(state: &State, file: OwnedFd) -> Result<OwnedFd> {
 /// Opens everything. What is not as it was is an error, before there is a new process.
 pub fn open(state: &State, checkpoint: &Checkpoint, changed: Files, pool: Option<&Pool>) -> Result<Opened> {
     let here = std::env::current_dir().map_err(|e| Error::io("the current directory", e))?;
+    let asked = Asked { checkpoint, changed, names: Names::of(&state.process) };
     let there = &state.process.directory;
-    std::env::set_current_dir(there).map_err(|e| Error::io(there.display().to_string(), e))?;
-    let opened = open_there(state, checkpoint, changed);
+    let failed = |e| Error::io(there.display().to_string(), e);
+    let directory = asked.names.open(there, libc::O_PATH | libc::O_DIRECTORY)?;
+    // SAFETY: numbers only.
+    if unsafe { libc::fchdir(directory.as_raw_fd()) } != 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    let opened = open_there(state, &asked, directory);
     std::env::set_current_dir(&here).map_err(|e| Error::io(here.display().to_string(), e))?;
     let mut opened = opened?;
     if let Some(pool) = pool {
@@ -61,7 +70,14 @@ pub fn open(state: &State, checkpoint: &Checkpoint, changed: Files, pool: Option
     Ok(opened)
 }
 
-fn open_there(state: &State, checkpoint: &Checkpoint, changed: Files) -> Result<Opened> {
+/// What a restart was asked for, and with whose rights it opens what has a name.
+struct Asked<'a> {
+    checkpoint: &'a Checkpoint,
+    changed: Files,
+    names: Names,
+}
+
+fn open_there(state: &State, asked: &Asked<'_>, directory: File) -> Result<Opened> {
     let mut files: Vec<OwnedFd> = Vec::new();
     let mut pipes = Vec::new();
     for pipe in &state.descriptors.pipes {
@@ -72,15 +88,15 @@ fn open_there(state: &State, checkpoint: &Checkpoint, changed: Files) -> Result<
     }
     let pairs = state.descriptors.pairs.iter().map(pair).collect::<Result<Vec<_>>>()?;
     // All that may stand in the way, before anything is changed.
-    check_mapped(state, changed)?;
+    check_mapped(state, asked.changed)?;
     for file in &state.descriptors.files {
         if let Kind::Regular { path, identity, .. } = &file.kind {
-            check_regular(path, identity, file, checkpoint, changed)?;
+            check_regular(path, identity, file, asked)?;
         }
     }
     let mut nameless = HashMap::new();
     for file in &state.descriptors.files {
-        let opened = one(file, checkpoint, (&pipes, &pairs), &mut nameless, changed)?;
+        let opened = one(file, asked, (&pipes, &pairs), &mut nameless)?;
         if !matches!(file.kind, Kind::Standard { .. }) {
             set_flags(&opened, file.flags)?;
         }
@@ -93,23 +109,23 @@ fn open_there(state: &State, checkpoint: &Checkpoint, changed: Files) -> Result<
         if mapped.contains_key(path) && !writes {
             continue;
         }
-        let failed = |e| Error::io(format!("{}, which was mapped", path.display()), e);
-        let file = OpenOptions::new().read(true).write(writes).open(path).map_err(failed)?;
+        let file = asked.names.open(path, if writes { libc::O_RDWR } else { libc::O_RDONLY } | WITHOUT_WAITING)?;
         if file.metadata().map(|there| there.ino()).ok() != Some(*inode) {
             return Err(refused(format!("{}: another file than the one that was mapped", path.display())));
         }
         mapped.insert(path.clone(), beyond(state, file.into())?);
     }
     let program = &state.process.program;
-    let program = File::open(program).map_err(|e| Error::io(program.display().to_string(), e))?;
+    let program = asked.names.open(program, libc::O_RDONLY | WITHOUT_WAITING)?;
     let mut pages = HashMap::new();
-    for stretch in checkpoint.runs(0..u64::MAX / crate::pages::PAGE) {
+    for stretch in asked.checkpoint.runs(0..u64::MAX / crate::pages::PAGE) {
         if let std::collections::hash_map::Entry::Vacant(entry) = pages.entry(stretch.file.as_raw_fd()) {
             let own = stretch.file.try_clone().map_err(|e| Error::io("a file of the checkpoint", e))?;
             entry.insert(beyond(state, own.into())?);
         }
     }
-    Ok(Opened { files, mapped, program: beyond(state, program.into())?, pages, pool: None })
+    let (program, directory) = (beyond(state, program.into())?, beyond(state, directory.into())?);
+    Ok(Opened { files, mapped, program, directory, pages, pool: None })
 }
 
 /// A pair of unix sockets with what waited in it.
@@ -170,22 +186,21 @@ type Nameless = HashMap<(u64, u64), OwnedFd>;
 
 fn one(
     file: &OpenFile,
-    checkpoint: &Checkpoint,
+    asked: &Asked<'_>,
     (pipes, pairs): (&[(OwnedFd, OwnedFd)], &[[OwnedFd; 2]]),
     nameless: &mut Nameless,
-    changed: Files,
 ) -> Result<OwnedFd> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("a descriptor", e));
     match &file.kind {
-        Kind::Regular { path, identity, position, .. } => regular(path, identity, file, *position, checkpoint, changed),
+        Kind::Regular { path, identity, position, .. } => regular(path, identity, file, *position, asked),
         Kind::Directory { path, position } => {
-            let directory = open_as(path, file.flags)?;
+            let directory = asked.names.open(path, flags_again(file.flags))?;
             seek(&directory, path, *position)?;
             Ok(directory.into())
         }
         // It holds the place: the process opens its own itself (`child`).
-        Kind::Own { .. } => Ok(open_as(Path::new("/dev/null"), libc::O_RDWR)?.into()),
-        Kind::Device { path } => Ok(open_as(path, file.flags)?.into()),
+        Kind::Own { .. } => Ok(asked.names.open(Path::new("/dev/null"), libc::O_RDWR)?.into()),
+        Kind::Device { path } => Ok(asked.names.open(path, flags_again(file.flags))?.into()),
         Kind::Standard { stream, .. } => {
             // SAFETY: a standard descriptor, which is copied.
             owned(unsafe { libc::fcntl(*stream, libc::F_DUPFD_CLOEXEC, 3) }, "a standard stream")
@@ -196,14 +211,13 @@ fn one(
             let whole = match nameless.get(&(identity.device, identity.inode)) {
                 Some(whole) => whole,
                 None => {
-                    let whole = recreate(name, *memfd, identity, checkpoint)?;
+                    let whole = recreate(name, *memfd, identity, asked)?;
                     nameless.entry((identity.device, identity.inode)).or_insert(whole)
                 }
             };
             // An open file of its own, with a position of its own.
-            let path = PathBuf::from(format!("/proc/self/fd/{}", whole.as_raw_fd()));
-            let again = open_as(&path, file.flags)?;
-            seek(&again, &path, *position)?;
+            let again = fd::opened_again(whole, flags_again(file.flags)).map_err(|e| Error::io(name, e))?;
+            seek(&again, Path::new(name), *position)?;
             Ok(again.into())
         }
         Kind::Event { count, semaphore } => {
@@ -250,7 +264,7 @@ fn one(
                 fd::set_socket_option(&socket, *level, *name, if is_size { value / 2 } else { *value })
                     .map_err(|e| Error::io("an option of a socket", e))?;
             }
-            listen(&socket, address, *backlog)?;
+            asked.names.as_process(|| listen(&socket, address, *backlog))??;
             Ok(socket)
         }
     }
@@ -259,6 +273,7 @@ fn one(
 fn listen(socket: &OwnedFd, address: &[u8], backlog: i32) -> Result<()> {
     // A name in the file system that the process left behind is in the way; one where somebody listens is not touched.
     if let Some(path) = unix_path(address)
+        && std::fs::symlink_metadata(&path).is_ok_and(|there| there.file_type().is_socket())
         && std::os::unix::net::UnixStream::connect(&path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
     {
         let _ = std::fs::remove_file(&path);
@@ -293,15 +308,8 @@ pub fn flags_again(flags: i32) -> i32 {
     if flags & libc::O_TMPFILE == libc::O_TMPFILE { flags & !libc::O_TMPFILE } else { flags }
 }
 
-fn open_as(path: &Path, flags: i32) -> Result<File> {
-    let access = flags & libc::O_ACCMODE;
-    OpenOptions::new()
-        .read(access != libc::O_WRONLY)
-        .write(access != libc::O_RDONLY)
-        .custom_flags(flags_again(flags) & !libc::O_ACCMODE)
-        .open(path)
-        .map_err(|e| Error::io(path.display().to_string(), e))
-}
+/// A pipe or device that has taken a file's name since is opened at once, too, and then refused; the flags that the process had are set later.
+const WITHOUT_WAITING: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 
 fn seek(mut file: &File, path: &Path, position: u64) -> Result<()> {
     file.seek(SeekFrom::Start(position)).map(drop).map_err(|e| Error::io(path.display().to_string(), e))
@@ -339,7 +347,8 @@ fn check_mapped(state: &State, changed: Files) -> Result<()> {
 }
 
 /// What [`regular`] would refuse, without changing anything.
-fn check_regular(path: &Path, was: &Identity, file: &OpenFile, checkpoint: &Checkpoint, changed: Files) -> Result<()> {
+fn check_regular(path: &Path, was: &Identity, file: &OpenFile, asked: &Asked<'_>) -> Result<()> {
+    let Asked { checkpoint, changed, .. } = *asked;
     let writes = file.flags & libc::O_ACCMODE != libc::O_RDONLY;
     let has_copy = checkpoint.attached(&was.name()).is_some() && changed == Files::Rewind;
     if has_copy || writes && changed == Files::Keep {
@@ -364,28 +373,26 @@ fn has_changed(path: &Path) -> Error {
     }
 }
 
-fn regular(
-    path: &Path,
-    identity: &Identity,
-    file: &OpenFile,
-    position: u64,
-    checkpoint: &Checkpoint,
-    changed: Files,
-) -> Result<OwnedFd> {
+fn regular(path: &Path, identity: &Identity, file: &OpenFile, position: u64, asked: &Asked<'_>) -> Result<OwnedFd> {
+    let Asked { checkpoint, changed, .. } = *asked;
+    let flags = flags_again(file.flags) | WITHOUT_WAITING;
     let failed = |e| Error::io(path.display().to_string(), e);
     let is_gone = std::fs::metadata(path).map_or(true, |there| there.ino() != identity.inode);
     if checkpoint.attached(&identity.name()).is_some() && is_gone && changed == Files::Rewind {
         // Removed since, or replaced: the copy takes its name. (The old one is written to by nobody any more.)
-        let _ = std::fs::remove_file(path);
-        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let new = asked.names.as_process(|| {
+            let _ = std::fs::remove_file(path);
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+        });
+        let new = new?.map_err(failed)?;
         checkpoint.copy_attached(&identity.name(), &new)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         durable(&new, path).and_then(|()| durable(&File::open(folder).map_err(failed)?, folder))?;
-        let opened = open_as(path, file.flags)?;
+        let opened = fd::opened_again(&new, flags).map_err(failed)?;
         seek(&opened, path, position)?;
         return Ok(opened.into());
     }
-    let opened = open_as(path, file.flags)?;
+    let opened = asked.names.open(path, flags)?;
     let there = opened.metadata().map_err(failed)?;
     let writes = file.flags & libc::O_ACCMODE != libc::O_RDONLY;
     if writes && changed == Files::Keep {
@@ -400,14 +407,15 @@ fn regular(
         return Err(refused(format!("{}: has {} bytes, it had {}", path.display(), there.len(), identity.len)));
     }
     if writes {
-        rewind_to(path, &opened, identity, checkpoint, changed)?;
+        rewind_to(path, &opened, identity, asked)?;
     }
     seek(&opened, path, position)?;
     Ok(opened.into())
 }
 
 /// A file that the process was writing: as it was, or made so.
-fn rewind_to(path: &Path, file: &File, identity: &Identity, checkpoint: &Checkpoint, changed: Files) -> Result<()> {
+fn rewind_to(path: &Path, file: &File, identity: &Identity, asked: &Asked<'_>) -> Result<()> {
+    let Asked { checkpoint, changed, .. } = *asked;
     let failed = |e| Error::io(path.display().to_string(), e);
     let there = file.metadata().map_err(failed)?;
     let modified = there.mtime() * 1_000_000_000 + there.mtime_nsec();
@@ -417,7 +425,8 @@ fn rewind_to(path: &Path, file: &File, identity: &Identity, checkpoint: &Checkpo
     if changed != Files::Rewind {
         return Err(has_changed(path));
     }
-    let to = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    // The file that was looked at, whatever has its name now.
+    let to = fd::opened_again(file, libc::O_WRONLY).map_err(failed)?;
     if !checkpoint.copy_attached(&identity.name(), &to)? {
         // What was appended since is cut off; what was written in place cannot be known.
         to.set_len(identity.len).map_err(failed)?;
@@ -430,17 +439,19 @@ fn durable(file: &File, path: &Path) -> Result<()> {
     towa_media::files::sync(file).map_err(|e| Error::io(format!("syncing {}", path.display()), e))
 }
 
-fn recreate(name: &str, memfd: bool, identity: &Identity, checkpoint: &Checkpoint) -> Result<OwnedFd> {
+fn recreate(name: &str, memfd: bool, identity: &Identity, asked: &Asked<'_>) -> Result<OwnedFd> {
     let made = if memfd {
         let name = std::ffi::CString::new(name).unwrap_or_default();
         // SAFETY: a NUL-terminated name.
         owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) }, "memfd_create")?
     } else {
         let folder = Path::new(name).parent().unwrap_or(Path::new("/"));
-        let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder);
+        let mut without_name = OpenOptions::new();
+        without_name.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
+        let file = asked.names.as_process(|| without_name.open(folder))?;
         file.map_err(|e| Error::io(format!("a file without a name in {}", folder.display()), e))?.into()
     };
     let to = File::from(made.try_clone().map_err(|e| Error::io(name, e))?);
-    let kept = checkpoint.copy_attached(&identity.name(), &to)?;
+    let kept = asked.checkpoint.copy_attached(&identity.name(), &to)?;
     if kept { Ok(made) } else { Err(refused(format!("{name}: its content is not in the checkpoint"))) }
 }

@@ -23,6 +23,7 @@ mod identity;
 mod keeper;
 mod lazy;
 mod memory;
+mod names;
 mod namespaces;
 mod relay;
 mod run;

@@ -84,6 +84,14 @@ pub fn reopened(file: &impl AsRawFd) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(name)
 }
 
+/// The same file, open with these flags, with a position of its own.
+pub fn opened_again(file: &impl AsRawFd, flags: i32) -> io::Result<File> {
+    let access = flags & libc::O_ACCMODE;
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+    OpenOptions::new().read(reads).write(writes).custom_flags(flags & !libc::O_ACCMODE).open(name)
+}
+
 /// Whether two threads have one table of descriptors; also where that cannot be seen.
 pub fn share_descriptors(a: Tid, b: Tid) -> bool {
     const KCMP_FILES: i32 = 2;

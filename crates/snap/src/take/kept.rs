@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use crate::state::descriptors::{Found, Kind};
-use crate::sys::writeback;
+use crate::sys::{fd, writeback};
 
 /// Whether the process may have a device write into its memory.
 pub(super) fn reads_directly(found: &Found) -> bool {
@@ -14,11 +14,13 @@ pub(super) fn reads_directly(found: &Found) -> bool {
 /// Files with a name that the process may write, open to read; each once.
 pub(super) fn written_files(found: &Found) -> Vec<(File, String)> {
     let mut files: Vec<(File, String)> = Vec::new();
-    for file in found.descriptors.files.iter().filter(|file| file.flags & libc::O_ACCMODE != libc::O_RDONLY) {
-        let Kind::Regular { path, identity, .. } = &file.kind else { continue };
+    let each = found.descriptors.files.iter().zip(&found.taken);
+    for (file, taken) in each.filter(|(file, _)| file.flags & libc::O_ACCMODE != libc::O_RDONLY) {
+        let Kind::Regular { identity, .. } = &file.kind else { continue };
         let name = identity.name();
+        // The file that the process has open: its name may lead to another one by now, which is not the process's to read.
         if files.iter().all(|(_, other)| *other != name)
-            && let Ok(open) = File::open(path)
+            && let Ok(open) = fd::reopened(taken)
         {
             files.push((open, name));
         }
