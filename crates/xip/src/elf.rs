@@ -86,7 +86,7 @@ pub struct Elf {
     pub headers_at: u64,
     /// The linker's build-id.
     pub build_id: Option<Vec<u8>>,
-    /// Section headers, their names, symbols and theirs.
+    /// Section headers, their names, symbols and theirs, links to debugging information, and where unwinding begins.
     pub relation: Vec<Stretch>,
     /// Whether text has to be written to when it is relocated.
     pub text_relocations: bool,
@@ -123,7 +123,7 @@ impl Elf {
             kind: kind(header.e_type(endian), &segments, &dynamic)?,
             headers_at,
             build_id: build_id(table, bytes, endian),
-            relation: relation(header, bytes, endian),
+            relation: relation(header, &segments, bytes, endian),
             text_relocations: dynamic.text_relocations,
             audited: dynamic.audited,
             has_room_for_audit: dynamic.has_spare_entry && dynamic_is_written(&segments),
@@ -291,23 +291,39 @@ fn build_id(table: &[elf::ProgramHeader64<LE>], bytes: &[u8], endian: LE) -> Opt
     None
 }
 
-/// Stretches of the table of sections and of what names and symbols need. A damaged table is no reason not to split.
-fn relation(header: &Header, bytes: &[u8], endian: LE) -> Vec<Stretch> {
+/// Sections that tools believe without a look at what they hold: libunwind 1.6 opens the directory where a link names no file, and dies.
+const LINKS: [&[u8]; 2] = [b".gnu_debuglink", b".gnu_debugaltlink"];
+/// The most bytes in front of the table of `.eh_frame_hdr`: four that say how numbers are written, and two numbers. Unwinders read them in the
+/// file, and the table in memory.
+const UNWINDING_HEAD: u64 = 4 + 2 * 8;
+
+/// Stretches that those read who look at the text in the store by itself: the table of sections, what names, symbols and links to debugging
+/// information need, and the head of the unwinding table. A damaged table is no reason not to split.
+fn relation(header: &Header, segments: &[Segment], bytes: &[u8], endian: LE) -> Vec<Stretch> {
+    let unwinding = segments.iter().find(|segment| segment.kind == elf::PT_GNU_EH_FRAME);
+    let head = unwinding.map(|segment| (segment.offset, segment.file_len.min(UNWINDING_HEAD)));
+    let mut found: Vec<Stretch> = of_sections(header, bytes, endian).into_iter().chain(head).collect();
+    found.retain(|(at, len)| *len > 0 && stretch(bytes, *at, *len).is_some());
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn of_sections(header: &Header, bytes: &[u8], endian: LE) -> Vec<Stretch> {
     let Ok(sections) = header.section_headers(endian, bytes) else { return Vec::new() };
     let table = (header.e_shoff(endian), size_of_val(sections) as u64);
     let names = usize::from(header.e_shstrndx(endian));
+    let strings = sections.get(names).and_then(|section| section.strings(endian, bytes).ok().flatten());
     let mut wanted: Vec<usize> = sections.get(names).map(|_| names).into_iter().collect();
     for (index, section) in sections.iter().enumerate() {
         if section.sh_type(endian) == elf::SHT_SYMTAB {
             wanted.extend([index, section.sh_link(endian) as usize]);
+        } else if strings.is_some_and(|strings| section.name(endian, strings).is_ok_and(|name| LINKS.contains(&name))) {
+            wanted.push(index);
         }
     }
     let of_section = |index: &usize| sections.get(*index).and_then(|section| section.file_range(endian));
-    let all = wanted.iter().filter_map(of_section).chain([table]);
-    let mut found: Vec<Stretch> = all.filter(|(at, len)| *len > 0 && stretch(bytes, *at, *len).is_some()).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    wanted.iter().filter_map(of_section).chain([table]).collect()
 }
 
 /// `len` bytes of `bytes` at `at`, if they are there.

@@ -92,7 +92,8 @@ pub const RANGE_HEADER: u32 = 1;
 pub const RANGE_TEXT: u32 = 2;
 /// [`Range::kind`]: read-only data, whole pages of a segment: to be mapped over it.
 pub const RANGE_RODATA: u32 = 3;
-/// [`Range::kind`]: section headers and symbols, for those who look at XYZ by itself.
+/// [`Range::kind`]: section headers, symbols, links to debugging information and the head of the unwinding table, for those who look at XYZ
+/// by itself.
 pub const RANGE_RELATION: u32 = 4;
 
 /// What XYZ says of itself: its last page.

@@ -29,6 +29,21 @@ int main(void)
 __asm__(\".text; .skip 16384, 0x90\");
 ";
 
+/// Writes by way of a function of its own, without the C library's.
+const WRITES: &str = "
+__attribute__((noinline)) static long say(const char *what)
+{
+    long done;
+    __asm__ volatile(\"syscall\" : \"=a\"(done) : \"0\"(1L), \"D\"(1L), \"S\"(what), \"d\"(2L) : \"rcx\", \"r11\", \"memory\");
+    return done;
+}
+int main(void)
+{
+    return say(\"x\\n\") != 2;
+}
+__asm__(\".text; .skip 16384, 0x90\");
+";
+
 /// Puts the text of the libraries of a program into the store.
 fn add_libraries(place: &Place, program: &Path) {
     let told = run(Command::new("ldd").arg(program)).out;
@@ -105,4 +120,33 @@ fn gdb_reads_a_core_file() {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
     }
     assert!(!said.contains("<main>:\tadd    %al,(%rax)"), "zeros are no text: {said}");
+}
+
+/// `strace -k` reads the file that is mapped, which is the text in the store: a link to debugging information without a name ends it, and
+/// without the head of the unwinding table it sees one function.
+#[test]
+fn strace_sees_who_called() {
+    if !has("strace") || !has("objcopy") {
+        return eprintln!("SKIP: no strace, or no objcopy");
+    }
+    let place = Place::new();
+    let program = place.compile("writes", "cc", WRITES, &["-fasynchronous-unwind-tables"]);
+    let other = place.whole("writes.debug");
+    std::fs::write(&other, "not read").unwrap();
+    let linked = run(Command::new("objcopy").arg("--add-gnu-debuglink").arg(&other).arg(&program));
+    assert_eq!(linked.status, 0, "{}", linked.err);
+    std::fs::remove_file(&other).unwrap();
+    let store = towa_xip::store::Store::open_or_create(&place.dir.path().join("real")).unwrap();
+    let half = place.dir.path().join("split").join("writes");
+    starting(|| install::split(&store, &program, Some(&half), install::How::default())).unwrap();
+
+    let traced = |program: &Path| run(Command::new("strace").args(["-k", "-e", "trace=write"]).arg(program));
+    let whole = traced(&program);
+    if whole.status != 0 || !whole.err.contains("(main+") {
+        return eprintln!("SKIP: strace -k does not work here: {}", whole.err);
+    }
+    let split = traced(&half);
+    assert_eq!(split.status, 0, "{}", split.err);
+    let uses_libunwind = run(Command::new("strace").arg("-V")).out.contains("stack-trace=libunwind");
+    assert!(!uses_libunwind || split.err.contains("(main+"), "{}", split.err);
 }
