@@ -7,7 +7,7 @@ use crate::container::set;
 use crate::dtx_layout::{DTX_VOLATILE, DtxOptions, DtxStats};
 use crate::dtx_run::refuse_in_body;
 use crate::error::{self, Failure, guard, guard_code};
-use crate::given::{self, Given, Kind, Spare};
+use crate::given::{Given, Kind, Spare};
 use crate::layout::OpenHow;
 use crate::pool::utf8;
 use parking_lot::Mutex;
@@ -146,7 +146,6 @@ unsafe fn open(path: *const c_char, options: *const DtxOptions) -> Result<*mut G
         (pool, path.display().to_string())
     };
     let (base, len) = pool.block_range();
-    given::count_forks();
     Ok(Given::give(Arc::new(DtxPool { pool, name, base, len, threads: AtomicUsize::new(0), trees: AtomicUsize::new(0) })))
 }
 

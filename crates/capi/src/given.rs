@@ -13,8 +13,8 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
 
 /// Closed handles that are not given out again yet.
 const KEPT: usize = 64;
@@ -62,7 +62,7 @@ impl<T: Kind> Given<T> {
         });
         // SAFETY: new, or closed long ago: nobody uses it.
         unsafe { *given.value.get() = Some(value) };
-        given.forks.store(forks(), Ordering::Relaxed);
+        given.forks.store(towa_media::fork::count(), Ordering::Relaxed);
         given.tag.store(T::TAG, Ordering::Release);
         ptr::from_ref(given).cast_mut()
     }
@@ -77,7 +77,7 @@ impl<T: Kind> Given<T> {
         if given.tag.load(Ordering::Acquire) != T::TAG {
             return Err(closed::<T>());
         }
-        if given.forks.load(Ordering::Relaxed) != forks() {
+        if given.forks.load(Ordering::Relaxed) != towa_media::fork::count() {
             return Err(Failure::usage(format!(
                 "this {} is the parent's: a child of fork() does not have the heap; exec, or open a pool of its own",
                 T::WHAT
@@ -115,24 +115,4 @@ impl<T: Kind> Given<T> {
 
 fn closed<T: Kind>() -> Failure {
     Failure::usage(format!("this is no open {0}: it is closed already, or a handle of another kind was given for a {0}", T::WHAT))
-}
-
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// How many forks lie between the first pool's opening and this process.
-pub(crate) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-/// From now on forks are counted, in the child.
-pub(crate) fn count_forks() {
-    static ONCE: Once = Once::new();
-    extern "C" fn child() {
-        FORKS.fetch_add(1, Ordering::Relaxed);
-    }
-    ONCE.call_once(|| {
-        // SAFETY: a function that lives for ever and does what is allowed in a child of fork(). If there is no memory for it, forks
-        // are not noticed, as without it.
-        unsafe { libc::pthread_atfork(None, None, Some(child)) };
-    });
 }

@@ -5,7 +5,7 @@
 
 use crate::container::set;
 use crate::error::{self, Failure, guard, guard_code};
-use crate::given::{self, Given, Kind, Spare};
+use crate::given::{Given, Kind, Spare};
 use crate::layout::{INTERVAL_US_MAX, OpenHow, Options, Stats};
 use crate::thread;
 use parking_lot::{Mutex, RwLock};
@@ -145,7 +145,6 @@ unsafe fn open(path: *const c_char, options: *const Options) -> Result<*mut Give
     let (base, len) = pool.heap_range();
     let handle = Handle { pool, name, base, len: len as usize, threads: AtomicUsize::new(0), containers: AtomicUsize::new(0) };
     OPEN.write().push((base, handle.len, handle.name.clone()));
-    given::count_forks();
     Ok(Given::give(Arc::new(handle)))
 }
 

@@ -6,7 +6,7 @@
 //! back if it can be, else the pool is poisoned.
 
 use crate::error::{self, Failure, guard, guard_code};
-use crate::given::{self, Given};
+use crate::given::Given;
 use crate::layout::Window;
 use crate::pool::{self, pool_of};
 use std::cell::{Cell, UnsafeCell};
@@ -73,7 +73,7 @@ fn me() -> &'static SelfState {
 impl SelfState {
     fn handles(&self) -> impl Iterator<Item = *mut Handle> + use<> {
         let mut at = self.first.get();
-        let forks = given::forks();
+        let forks = towa_media::fork::count();
         std::iter::from_fn(move || {
             loop {
                 let here = at;
@@ -209,7 +209,7 @@ unsafe fn attach(pool: *mut Given<pool::Handle>) -> Result<*mut Handle, Failure>
         window: Window::CLOSED,
         next: me.first.get(),
         attaches: 1,
-        forks: given::forks(),
+        forks: towa_media::fork::count(),
         tx: None,
         thread,
         undoable: false,

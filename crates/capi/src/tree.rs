@@ -13,7 +13,7 @@ use crate::container::guard_count;
 use crate::dtx_pool::{DtxPool, User};
 use crate::dtx_run::refuse_in_body;
 use crate::error::{self, Failure, guard, guard_code};
-use crate::given::{self, Given, Kind, Spare};
+use crate::given::{Given, Kind, Spare};
 use crate::layout::{LEN_MAX, OpenHow, medium_of, read_sized};
 use crate::pool::root_name;
 use parking_lot::{Mutex, RwLock};
@@ -199,7 +199,6 @@ pub unsafe extern "C" fn towa_tree_open_fp(path: *const c_char, options: *const 
             TREE_U64 => Kept::FpU64(open_fp(path, how, medium, asked.len)?),
             _ => Kept::FpBytes(open_fp(path, how, medium, asked.len)?),
         };
-        given::count_forks();
         let name = path.display().to_string();
         Ok(Given::give(Arc::new(Tree { kept: RwLock::new(kept), name, sessions: AtomicUsize::new(0), _user: None })))
     })

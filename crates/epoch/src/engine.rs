@@ -7,6 +7,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use towa_heap::Heap;
 use towa_heap::log::commit::Commit;
+use towa_media::fork;
 
 use crate::clock::Clock;
 use crate::detector::{ForgottenMark, Markers};
@@ -189,6 +190,17 @@ impl Engine {
     /// Whether this is a child that the pool's process forked: it has neither the heap nor the threads.
     pub fn is_forked(&self) -> bool {
         self.process != std::process::id()
+    }
+
+    /// Refuses `what` in a child that the pool's process forked.
+    #[inline]
+    pub fn refuse_in_child(&self, what: &str) -> Result<()> {
+        if fork::is_child() { self.refuse_if_forked(what) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse_if_forked(&self, what: &str) -> Result<()> {
+        if self.is_forked() { Err(Error::Usage(fork::refused(&self.heap.location(), what))) } else { Ok(()) }
     }
 
     /// The pool is closed: no more transactions. Not a failure, so nothing is logged.

@@ -209,6 +209,7 @@ impl Pool {
     /// Brings the image up to the newest durable epoch and cuts the log. Done by itself in time; for tests and before a copy.
     pub fn apply_now(&self) -> Result<()> {
         let engine = self.engine();
+        engine.refuse_in_child("apply_now")?;
         if engine.heap.is_volatile() {
             return Ok(());
         }
@@ -216,6 +217,7 @@ impl Pool {
     }
 
     fn refuse_in_transaction(&self, what: &str) -> Result<()> {
+        self.engine().refuse_in_child(what)?;
         if is_in_transaction(self.engine()) {
             return Err(Error::Usage(format!("{what} inside a transaction would wait for that transaction; end it first")));
         }

@@ -127,6 +127,7 @@ impl Thread {
     /// # Errors
     /// [`Error::TooLarge`] if the log could never hold it.
     pub fn begin_reserving(&mut self, bytes: usize) -> Result<Tx<'_>> {
+        self.engine().refuse_in_child("a transaction")?;
         let lines = self.engine().reserve(bytes)?;
         if let Err(e) = self.enter() {
             self.engine().unreserve(lines);
@@ -159,6 +160,7 @@ impl Thread {
     #[inline]
     fn enter(&self) -> Result<()> {
         let engine = self.engine();
+        engine.refuse_in_child("a transaction")?;
         let slot = self.slot();
         if slot.announcement.is_busy() {
             return Err(Error::Usage("a transaction is already running on this thread; transactions do not nest".into()));
@@ -241,6 +243,7 @@ impl Pool {
     /// [`Error::Usage`] when 1024 threads are registered already; [`Error::Poisoned`].
     pub fn register(&self) -> Result<Thread> {
         let engine = self.engine();
+        engine.refuse_in_child("a thread")?;
         engine.check()?;
         let slot = engine.slots.take().ok_or_else(|| {
             let most = crate::slot::SLOTS;

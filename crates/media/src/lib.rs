@@ -29,6 +29,7 @@ mod error;
 pub mod extents;
 mod file;
 pub mod files;
+pub mod fork;
 mod group_sync;
 pub mod holder;
 mod keeper;

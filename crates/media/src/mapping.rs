@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 
 use crate::error::in_range;
-use crate::{Error, PAGE, Region, Result};
+use crate::{Error, PAGE, Region, Result, fork};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
@@ -164,6 +164,7 @@ impl Mapping {
             // A kernel older than MAP_FIXED_NOREPLACE takes the address for a hint.
             return Err(taken(at.unwrap_or(0), len));
         }
+        fork::watch();
         mapping.advise(0, len, libc::MADV_DONTFORK);
         Ok(mapping)
     }

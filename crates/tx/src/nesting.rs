@@ -1,5 +1,6 @@
 //! Refuses, inside the body of a transaction, what would wait for that very transaction: another one, whatever its pool, and all that
-//! waits until others are durable. It might never end, for the outer one has not taken effect and may hold the sequence lock.
+//! waits until others are durable. It might never end, for the outer one has not taken effect and may hold the sequence lock. In a forked
+//! child it refuses them all.
 //!
 //! ```text
 //!   outer in hardware ─ sent to software by an abort ─►  outer in software, marked for this thread ─► Error::Usage
@@ -9,6 +10,8 @@
 //! needs none: the processor knows it.
 
 use std::cell::Cell;
+
+use towa_media::fork;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -51,11 +54,23 @@ pub(crate) fn refuse_with_rtm(engine: &Engine, what: &str) -> Result<()> {
 
 #[inline(always)]
 fn refuse_in_software(engine: &Engine, what: &str) -> Result<()> {
-    if IN_BODY.get() { Err(refused(engine, what)) } else { Ok(()) }
+    if IN_BODY.get() || fork::is_child() { look_closer(engine, what) } else { Ok(()) }
 }
 
 #[cold]
-fn refused(engine: &Engine, what: &str) -> Error {
+fn look_closer(engine: &Engine, what: &str) -> Result<()> {
+    refuse_in_child(engine, what)?;
+    if !IN_BODY.get() {
+        return Ok(());
+    }
     let pool = engine.heap.location();
-    Error::Usage(format!("{pool}: {what} inside the body of a transaction, which it may wait for; do it before or after"))
+    Err(Error::Usage(format!("{pool}: {what} inside the body of a transaction, which it may wait for; do it before or after")))
+}
+
+/// Refuses `what` in a child that the pool's process forked.
+pub(crate) fn refuse_in_child(engine: &Engine, what: &str) -> Result<()> {
+    if !fork::is_child() || !engine.is_forked() {
+        return Ok(());
+    }
+    Err(Error::Usage(fork::refused(&engine.heap.location(), what)))
 }

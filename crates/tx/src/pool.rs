@@ -134,6 +134,7 @@ impl Pool {
     /// # Errors
     /// [`Error::TooManyThreads`]; a full medium; [`Error::Poisoned`].
     pub fn register(&self) -> Result<Thread> {
+        nesting::refuse_in_child(self.engine(), "a thread")?;
         self.engine().check()?;
         Ok(Thread::new(self.clone(), self.engine().take_lane()?))
     }

@@ -189,6 +189,18 @@ fn a_forked_child_that_drops_what_it_has_ends_well() {
     assert_eq!(owner.ask("close"), "closed");
 }
 
+/// It died at its first access to the heap, which no child has.
+#[test]
+fn a_forked_child_that_goes_on_is_refused_by_name() {
+    let (_dir, pool) = place();
+    let mut owner = Actor::start("owner", &pool);
+    assert_eq!(owner.says(), "opened");
+    assert_eq!(owner.ask("fork and go on"), "the child ended with 0");
+    assert_eq!(owner.ask("add"), "added 1");
+    assert_eq!(owner.ask("close"), "closed");
+    assert_eq!(open(&pool).0, "opened with 1");
+}
+
 #[test]
 fn a_pool_whose_directory_is_removed_says_so() {
     let (_dir, pool) = place();
@@ -408,6 +420,9 @@ fn fork(line: &str, has: (&towa_tx::Thread, &Pool)) {
     unsafe {
         let child = libc::fork();
         if child == 0 {
+            if line.ends_with("go on") {
+                libc::_exit(go_on(std::ptr::read(has.0), std::ptr::read(has.1)));
+            }
             if line.ends_with("drop") {
                 drop((std::ptr::read(has.0), std::ptr::read(has.1)));
                 libc::_exit(0);
@@ -416,13 +431,30 @@ fn fork(line: &str, has: (&towa_tx::Thread, &Pool)) {
                 libc::pause();
             }
         }
-        if !line.ends_with("drop") {
+        if line == "fork" {
             return say(&child.to_string());
         }
         let mut status = 0;
         libc::waitpid(child, &raw mut status, 0);
         say(&format!("the child ended with {status}"));
     }
+}
+
+/// In a child: 0 if all that would need the pool is refused, and a pool of its own is not.
+fn go_on(mut thread: towa_tx::Thread, pool: Pool) -> i32 {
+    let own = Pool::volatile(&Options { heap_len: 4 << 20, ..Options::default() }).unwrap();
+    let made = own.register().unwrap().transaction(|tx| tx.alloc(64));
+    let asked = [
+        thread.transaction(|tx| tx.alloc(64)).map(drop),
+        thread.transaction_software(|tx| tx.alloc(64)).map(drop),
+        thread.transaction_guarded(|tx| tx.touch(0)),
+        pool.register().map(drop),
+        pool.sync(),
+        pool.checkpoint(),
+        pool.close(),
+    ];
+    let is_refused = |asked: &towa_tx::Result<()>| asked.as_ref().is_err_and(|e| e.to_string().contains("a child of the process"));
+    i32::from(made.is_err() || !asked.iter().all(is_refused))
 }
 
 /// Closes all descriptors that a program does not know, and opens files that get their numbers.
