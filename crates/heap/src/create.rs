@@ -24,6 +24,9 @@ use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
 use crate::{Error, Result, names, roots, tables};
 
+/// The least that a new heap can have. Roots and the table of chunks take two chunks, which leaves six: blocks of as many sizes as that, or
+/// one of a size whose slab takes five.
+const HEAP_MIN: u64 = 8 * CHUNK;
 /// Commit slots of a new pool.
 const COMMIT_SLOTS: u32 = 256;
 /// Where the addresses of programs end on x86-64 with four levels of page tables.
@@ -115,8 +118,8 @@ impl Heap {
 
 pub(crate) fn check_heap_len(heap_len: u64) -> Result<u64> {
     // Looked at before it is rounded up, which overflows near the greatest of numbers.
-    if !(CHUNK + 1..=HEAP_MAX).contains(&heap_len) {
-        let what = format!("heap length {heap_len} is not between {} bytes and 1 TiB", 2 * CHUNK);
+    if !(HEAP_MIN..=HEAP_MAX).contains(&heap_len) {
+        let what = format!("heap length {heap_len} is not between {HEAP_MIN} bytes and 1 TiB");
         return Err(Error::Options { what });
     }
     Ok(heap_len.next_multiple_of(CHUNK))

@@ -68,6 +68,22 @@ fn what_would_wait_for_the_transaction_that_runs_is_refused_in_its_body() {
     }
 }
 
+/// A pool that could hold nothing was made.
+#[test]
+fn the_least_heap_holds_blocks_and_a_smaller_one_is_refused() {
+    const LEAST: u64 = 1 << 20;
+    for size in [8, 64, 1000, 4096, 20_000, 60_000, 100_000, 128 << 10, 512 << 10] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = |heap_len| Options { heap_len, lane_len: 2 << 20, ..options(TmChoice::Stm) };
+        let refused = Pool::create(&dir.path().join("smaller"), &options(LEAST - 1)).unwrap_err().to_string();
+        assert!(refused.contains("not between 1048576 bytes"), "{refused}");
+        assert!(!dir.path().join("smaller").exists(), "left behind");
+        let pool = Pool::create(&dir.path().join("least"), &options(LEAST)).unwrap();
+        let made = pool.register().unwrap().transaction(|tx| tx.alloc(size));
+        assert!(made.is_ok(), "{size}: {made:?}");
+    }
+}
+
 /// What is asked for is looked at before anything is made.
 #[test]
 fn a_refused_creation_leaves_no_directory() {
