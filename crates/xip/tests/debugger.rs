@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::{How, Place, has, run, starting};
+use support::{How, Place, has, run, start, starting};
 use towa_xip::install;
 
 /// Prints which file the text of its libraries, its dynamic loader and itself is mapped from.
@@ -40,6 +40,23 @@ __attribute__((noinline)) static long say(const char *what)
 int main(void)
 {
     return say(\"x\\n\") != 2;
+}
+__asm__(\".text; .skip 16384, 0x90\");
+";
+
+/// Says when it waits, and waits.
+const WAITS: &str = "
+#include <unistd.h>
+__attribute__((noinline)) void give_up(void)
+{
+    write(1, \"x\\n\", 2);
+    for (;;)
+        pause();
+}
+int main(void)
+{
+    give_up();
+    return 0;
 }
 __asm__(\".text; .skip 16384, 0x90\");
 ";
@@ -114,12 +131,42 @@ fn gdb_reads_a_core_file() {
     let whole = place.dir.path().join("for-debugger");
     install::join_for_debugger(&half, &whole, None).unwrap();
     assert_eq!(std::fs::metadata(&whole).unwrap().permissions().mode() & 0o111, 0, "it cannot be run");
+    let original = place.dir.path().join("original");
+    install::join(&half, Some(&original), None).unwrap();
+    assert_eq!(std::fs::read(&original).unwrap(), std::fs::read(&program).unwrap(), "that one is the program to the byte");
     let load = format!("core-file {}", core.path().display());
     let Some(said) = gdb(&whole, &[&load, "backtrace", "x/2i main"]) else { return };
     for expected in ["give_up (", "main (", "<main>:"] {
         assert!(said.contains(expected), "{expected:?} is not in {said}");
     }
     assert!(!said.contains("<main>:\tadd    %al,(%rax)"), "zeros are no text: {said}");
+}
+
+/// gdb compares the program headers of a process, of which it has one table, with those of the file: they have to be the half's for this, and
+/// cannot be those of the whole program as well.
+#[test]
+fn gdb_attaches_to_one_that_runs() {
+    if !has("gdb") {
+        return eprintln!("SKIP: no gdb");
+    }
+    let place = Place::new();
+    let program = place.compile("waits", "cc", WAITS, &["-g", "-pie", "-fPIE"]);
+    let store = towa_xip::store::Store::open_or_create(&place.dir.path().join("real")).unwrap();
+    let half = place.dir.path().join("split").join("waits");
+    starting(|| install::split(&store, &program, Some(&half), install::How::default())).unwrap();
+    let mut child = start(Command::new(&half).stdout(std::process::Stdio::piped())).unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 2]).unwrap();
+    let attach = format!("attach {}", child.id());
+    let said = gdb(&half, &[&attach, "backtrace", "detach"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let Some(said) = said else { return };
+    if said.contains("ptrace") {
+        return eprintln!("SKIP: no attaching here: {said}");
+    }
+    for expected in ["give_up (", "main ("] {
+        assert!(said.contains(expected), "{expected:?} is not in {said}");
+    }
 }
 
 /// `strace -k` reads the file that is mapped, which is the text in the store: a link to debugging information without a name ends it, and

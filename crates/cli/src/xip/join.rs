@@ -22,7 +22,8 @@ pub struct JoinArgs {
     /// Split programs.
     #[arg(value_name = "PROGRAM", required = true)]
     programs: Vec<PathBuf>,
-    /// Leave the split program as it is, and make the whole one OUT: for debuggers, for another machine.
+    /// Leave the split program as it is, and make the whole one OUT, the same as before it was split: to be debugged from its start, for
+    /// another machine. With a core file of the split program a debugger needs another one: --for-debugger.
     #[arg(long, short, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Make OUT a file for a debugger, which reads a core file of the split program with it: whole, but for its program headers. It cannot be
@@ -47,14 +48,23 @@ struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     not_joined: Option<String>,
     #[serde(skip)]
-    for_debugger: bool,
+    made: Made,
+}
+
+/// What a joined program is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    InPlace,
+    Elsewhere,
+    ForDebugger,
 }
 
 impl Display for Line {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.not_joined {
-            None if self.for_debugger => write!(f, "{}: for a debugger", self.path),
-            None => write!(f, "{}: whole again", self.path),
+            None if self.made == Made::ForDebugger => write!(f, "{}: for a debugger", self.path),
+            None if self.made == Made::InPlace => write!(f, "{}: whole again", self.path),
+            None => write!(f, "{}: whole (with core files of the split one a debugger needs what --for-debugger makes)", self.path),
             Some(why) => write!(f, "not joined  {why}"),
         }
     }
@@ -95,24 +105,29 @@ fn join_all(args: &JoinArgs, ledger: &mut Ledger<Line>) -> Result<()> {
     if let Some(out) = &args.output {
         place::check_output(out, &args.programs, args.force)?;
     }
+    let made = match &args.output {
+        Some(_) if args.for_debugger => Made::ForDebugger,
+        Some(_) => Made::Elsewhere,
+        None => Made::InPlace,
+    };
     for program in &args.programs {
         let joined = match (&args.output, args.store.as_deref()) {
             (Some(out), store) if args.for_debugger => install::join_for_debugger(program, out, store),
             (out, store) => install::join(program, out.as_deref(), store),
         };
         match joined {
-            Ok(path) => ledger.write(Line { path: report::path(&path), not_joined: None, for_debugger: args.for_debugger })?,
+            Ok(path) => ledger.write(Line { path: report::path(&path), not_joined: None, made })?,
             Err(error @ towa_xip::Error::Full { .. }) => return Err(error.into()),
-            Err(error) => refuse(program, error.into(), args.programs.len() > 1, ledger)?,
+            Err(error) => refuse(program, error.into(), (args.programs.len() > 1).then_some(made), ledger)?,
         }
     }
     Ok(())
 }
 
 /// It has a line of its own where there are others.
-fn refuse(program: &Path, error: anyhow::Error, among_others: bool, ledger: &mut Ledger<Line>) -> Result<()> {
-    if among_others {
-        ledger.write(Line { path: report::path(program), not_joined: Some(failure::message(&error)), for_debugger: false })?;
+fn refuse(program: &Path, error: anyhow::Error, among_others: Option<Made>, ledger: &mut Ledger<Line>) -> Result<()> {
+    if let Some(made) = among_others {
+        ledger.write(Line { path: report::path(program), not_joined: Some(failure::message(&error)), made })?;
     }
     ledger.fail(error);
     Ok(())
