@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::directory::{Directory, LOCK, result};
 use crate::keeper::{Held, Table};
-use crate::{Error, Result, holder};
+use crate::{Error, PAGE, Result, holder};
 
 /// A lock of a medium, let go when this is dropped.
 pub trait Lock: Send + Sync {
@@ -64,17 +64,19 @@ impl Directory {
     /// It is the kernel's lock of the directory itself: removing a file that looks like a stale note of a process
     /// lets no second owner in. Some network file systems lock no directories; there it is the lock of file `lock`.
     pub fn lock(&self) -> Result<Box<dyn Lock>> {
-        let note = self.open_note()?;
-        if let Some(mut note) = note {
-            self.refuse_foreign(&mut note)?;
-        }
+        self.refuse_foreign_note()?;
         let held = Held::start(self, libc::LOCK_EX)?;
         if held.ask(Table::lock)? { Ok(Box::new(held)) } else { Err(self.busy()) }
     }
 
     /// Takes the lock beside other readers, without leaving a trace. Where directories cannot be locked and there is
-    /// no lock file, no process has ever owned the pool, or a copy was made without it: nothing to take.
+    /// no lock file, no process has ever owned the pool, or a copy was made without it: nothing to take. Where a file `lock` would keep
+    /// every owner out, readers are told the same; one that cannot be read here says nothing.
     pub fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
+        match self.refuse_foreign_note() {
+            Err(e @ (Error::NotRegular { .. } | Error::Unsupported { .. })) => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
         let held = Held::start(self, libc::LOCK_SH)?;
         if held.ask(Table::lock)? { Ok(Box::new(held)) } else { Err(self.busy()) }
     }
@@ -132,16 +134,21 @@ impl Directory {
         if status.is_file() { Ok(Some(file)) } else { Err(Error::NotRegular { location: self.location(LOCK) }) }
     }
 
+    fn refuse_foreign_note(&self) -> Result<()> {
+        self.open_note()?.map_or(Ok(()), |mut note| self.refuse_foreign(&mut note))
+    }
+
     /// A file `lock` that holds anything but numbers is not ours. The note is never synced: a power cut can leave
-    /// zeros of it.
+    /// zeros of it, or of the page that it is in.
     pub(crate) fn refuse_foreign(&self, note: &mut File) -> Result<()> {
         let mut text = Vec::new();
         let status = note.metadata().map_err(|e| Error::from_io(self.location(LOCK), "reading the status", 0, e))?;
         if !status.is_file() {
             return Err(Error::NotRegular { location: self.location(LOCK) });
         }
-        note.take(64).read_to_end(&mut text).map_err(|e| Error::from_io(self.location(LOCK), "reading", 0, e))?;
-        if text.len() < 64 && text.iter().all(|b| b.is_ascii_digit() || b.is_ascii_whitespace() || *b == 0) {
+        note.take(PAGE as u64 + 1).read_to_end(&mut text).map_err(|e| Error::from_io(self.location(LOCK), "reading", 0, e))?;
+        let is_number = text.len() < 64 && text.iter().all(|b| b.is_ascii_digit() || b.is_ascii_whitespace() || *b == 0);
+        if is_number || text.len() <= PAGE && text.iter().all(|b| *b == 0) {
             return Ok(());
         }
         let what = "is a file of something else than Towa; choose another directory, or move it away".into();
@@ -226,12 +233,15 @@ mod tests {
     #[test]
     fn a_note_of_zeros_is_our_own() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(LOCK), [0; 20]).unwrap();
-        let directory = Directory::open(dir.path(), false).unwrap();
-        let held = directory.lock().unwrap();
-        held.sign();
-        let refused = directory.lock().map(|_| ()).unwrap_err().to_string();
-        assert!(refused.contains(&format!("this process ({})", std::process::id())), "{refused}");
+        for len in [1, 20, 64, PAGE] {
+            std::fs::write(dir.path().join(LOCK), vec![0; len]).unwrap();
+            let directory = Directory::open(dir.path(), false).unwrap();
+            drop(directory.lock_to_read().unwrap());
+            let held = directory.lock().unwrap();
+            held.sign();
+            let refused = directory.lock().map(|_| ()).unwrap_err().to_string();
+            assert!(refused.contains(&format!("this process ({})", std::process::id())), "{refused}");
+        }
     }
 
     #[test]
@@ -278,8 +288,10 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let lock = dir.path().join(LOCK);
         std::fs::write(&lock, "mine").unwrap();
-        let refused = directory.lock().map(|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("something else"), "{refused}");
+        for asked in [directory.lock(), directory.lock_to_read()] {
+            let refused = asked.map(|_| ()).unwrap_err().to_string();
+            assert!(refused.contains("something else"), "{refused}");
+        }
         assert_eq!(std::fs::read(&lock).unwrap(), b"mine");
     }
 
@@ -290,6 +302,7 @@ mod tests {
         let lock = dir.path().join(LOCK);
         let refused = || {
             assert!(matches!(directory.lock(), Err(Error::NotRegular { .. })));
+            assert!(matches!(directory.lock_to_read(), Err(Error::NotRegular { .. })), "a reader would call it sound");
         };
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "1234").unwrap();
