@@ -104,19 +104,10 @@ impl Directory {
     /// Opens file `name`; gives its length too. Anything but a regular file is refused.
     pub fn open_file(&self, name: &str, access: Access) -> Result<(File, u64)> {
         self.check(name)?;
-        let flags = match access {
-            Access::ReadOnly => libc::O_RDONLY,
-            Access::ReadWrite => libc::O_RDWR,
-        };
-        // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
-        let open = |more| self.open_at(name, flags | libc::O_NONBLOCK | more);
         let file = match access {
-            // Only a file's owner may ask that reading it leaves its access time alone.
-            Access::ReadOnly => open(libc::O_NOATIME).or_else(|e| match e {
-                Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => open(0),
-                e => Err(e),
-            })?,
-            Access::ReadWrite => open(0)?,
+            Access::ReadOnly => self.open_without_trace(name)?,
+            // O_NONBLOCK: opening a FIFO that somebody put there must not wait for its writer.
+            Access::ReadWrite => self.open_at(name, libc::O_RDWR | libc::O_NONBLOCK)?,
         };
         let location = self.location(name);
         let status = file.metadata().map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
@@ -124,6 +115,15 @@ impl Directory {
             return Err(Error::NotRegular { location });
         }
         Ok((file, status.len()))
+    }
+
+    /// Opens `name` to be read, which waits for nothing and leaves its access time alone if the file's owner asks.
+    pub(crate) fn open_without_trace(&self, name: &str) -> Result<File> {
+        let open = |more| self.open_at(name, libc::O_RDONLY | libc::O_NONBLOCK | more);
+        open(libc::O_NOATIME).or_else(|e| match e {
+            Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => open(0),
+            e => Err(e),
+        })
     }
 
     /// Whether `name` is there, as whatever kind of file.

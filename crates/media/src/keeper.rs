@@ -45,14 +45,33 @@ pub(crate) struct Held {
 
 type Request = Box<dyn FnOnce(&mut Table) + Send>;
 
-/// The names that must lead to the files that the owner has open.
+/// The names that must lead to the files that the owner has open, whose length is never less than it was.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Names, with device and number of the file that each leads to.
-    names: Mutex<Vec<(String, (u64, u64))>>,
+    names: Mutex<Vec<Name>>,
     is_gone: AtomicBool,
-    /// The first that was found to lead elsewhere.
-    gone: Mutex<String>,
+    /// The first that was found to lead elsewhere, or to be cut, and which of the two.
+    gone: Mutex<(String, &'static str)>,
+}
+
+#[derive(Debug)]
+struct Name {
+    name: String,
+    /// Device and number of the file that it leads to.
+    file: (u64, u64),
+    len: i64,
+}
+
+impl Name {
+    /// What became of it, if anything did. Where nothing can be said, nothing is: the medium's own calls fail if it has failed.
+    fn look(&self, directory: &Directory) -> Option<&'static str> {
+        match directory.status(&self.name) {
+            Ok(Some(status)) if (status.st_dev, status.st_ino) != self.file => Some(GONE),
+            Ok(Some(status)) if status.st_size < self.len => Some(CUT),
+            Ok(None) => Some(GONE),
+            Ok(Some(_)) | Err(_) => None,
+        }
+    }
 }
 
 impl Watched {
@@ -63,20 +82,15 @@ impl Watched {
     fn add(&self, directory: &Directory, names: Vec<String>) -> Result<()> {
         for name in names {
             let status = directory.status(&name)?.ok_or_else(|| Error::NotFound { location: directory.location(&name) })?;
-            locked(&self.names).push((name, (status.st_dev, status.st_ino)));
+            locked(&self.names).push(Name { name, file: (status.st_dev, status.st_ino), len: status.st_size });
         }
         Ok(())
     }
 
     fn look(&self, directory: &Directory) {
-        // Where nothing can be said, nothing is: the medium's own calls fail if it has failed.
-        let leads_elsewhere = |(name, file): &&(String, (u64, u64))| match directory.status(name) {
-            Ok(Some(status)) => (status.st_dev, status.st_ino) != *file,
-            Ok(None) => true,
-            Err(_) => false,
-        };
-        if let Some((name, _)) = locked(&self.names).iter().find(leads_elsewhere) {
-            *locked(&self.gone) = directory.location(name);
+        let found = locked(&self.names).iter().find_map(|name| Some((directory.location(&name.name), name.look(directory)?)));
+        if let Some(gone) = found {
+            *locked(&self.gone) = gone;
             self.is_gone.store(true, Release);
         }
     }
@@ -210,8 +224,8 @@ impl Lock for Held {
         if !self.watched.is_gone.load(Acquire) {
             return Ok(());
         }
-        let location = locked(&self.watched.gone).clone();
-        Err(Error::Io { location, doing: "looking at the files of the open pool", source: io::Error::other(GONE) })
+        let (location, what) = locked(&self.watched.gone).clone();
+        Err(Error::Io { location, doing: "looking at the files of the open pool", source: io::Error::other(what) })
     }
 
     fn look(&self) -> Result<()> {
@@ -229,6 +243,7 @@ impl Lock for Held {
 
 const GONE: &str = "this name was removed, or leads to another file now: what is written to the pool is lost; close it, and open the pool that is \
                     there, or create one";
+const CUT: &str = "the file is shorter than it was: what is written to the pool is lost; close it, and restore a copy";
 
 impl Drop for Held {
     fn drop(&mut self) {

@@ -123,9 +123,9 @@ impl Directory {
         Error::Busy { location: self.path().display().to_string(), holder }
     }
 
-    /// File `lock`, if it is there. Nothing is waited for: a FIFO may have that name.
+    /// File `lock`, if it is there. Nothing is waited for, a FIFO may have that name; and reading it leaves no trace.
     pub(crate) fn open_note(&self) -> Result<Option<File>> {
-        let file = match self.open_at(LOCK, libc::O_RDONLY | libc::O_NONBLOCK) {
+        let file = match self.open_without_trace(LOCK) {
             Ok(file) => file,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(e) => return Err(e),
@@ -277,6 +277,21 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(held.look().unwrap_err().to_string().contains("leads to another file"));
+    }
+
+    /// What lies behind its end cannot be written, and its mapping ends the program by SIGBUS.
+    #[test]
+    fn a_file_that_is_cut_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, [7; 100]).unwrap();
+        let held = Directory::open(dir.path(), false).unwrap().lock().unwrap();
+        held.watch(&["image"]).unwrap();
+        let set_len = |len| std::fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(len).unwrap();
+        set_len(200);
+        held.look().unwrap();
+        set_len(99);
+        assert!(held.look().unwrap_err().to_string().contains("shorter than it was"));
     }
 
     #[test]
