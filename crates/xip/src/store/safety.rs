@@ -198,8 +198,13 @@ impl<'a> Walk<'a> {
         let unsafe_because = |what: String| Err(Error::Unsafe { path: path.to_owned(), what });
         if !self.owners.contains(&about.st_uid) {
             let (owner, whose) = (about.st_uid, self.whose);
+            // No other user can do it where root alone may be.
+            let way_out = match self.owners {
+                [0] => "what runs with more rights than its user's is split as root, in a place that is root's alone".into(),
+                _ => format!("do it as user {owner}, or in another place"),
+            };
             return unsafe_because(format!(
-                "belongs to user {owner}, not to {whose}, who could exchange what is executed; do it as user {owner}, or in another place"
+                "belongs to user {owner}, not to {whose}, who could exchange what is executed; {way_out}"
             ));
         }
         if !may_be_written && about.st_mode & 0o022 != 0 {
@@ -267,6 +272,9 @@ mod tests {
                 assert!(matches!(check_owned(&way), Err(Error::Unsafe { .. })), "{}", way.display());
             }
         }
+        let told = |found: Result<()>| found.unwrap_err().to_string();
+        assert!(told(check_owned(&relative)).contains("do it as user 65534"));
+        assert!(told(check_root_owned(&relative)).contains("is split as root"), "as that user it would be refused again");
     }
 
     /// Of a file system that is mounted nosuid, and is no tmpfs: that of processes, on most machines.
