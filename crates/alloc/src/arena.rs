@@ -39,6 +39,24 @@ pub struct CreateOptions {
     pub kind: &'static str,
 }
 
+impl CreateOptions {
+    /// Whether there can be such an arena. To be asked before its directory is made.
+    ///
+    /// # Errors
+    /// [`Error::Options`].
+    pub fn check(&self) -> Result<()> {
+        self.lengths().map(drop)
+    }
+
+    /// Both lengths, in whole segments.
+    fn lengths(&self) -> Result<(u64, u64)> {
+        let round = |bytes: u64| bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
+        let (len, user_len) = (round(self.len), round(self.user_len));
+        check_lengths(len, user_len)?;
+        Ok((len, user_len))
+    }
+}
+
 /// Durable bytes used in place.
 #[derive(Debug)]
 pub struct Arena {
@@ -79,9 +97,7 @@ impl Arena {
     /// A new arena, which gets its name only when [`publish`](Self::publish) is called: until then, stopping leaves no arena. What an
     /// interrupted creation left is removed.
     pub fn create(medium: Arc<dyn Medium>, options: &CreateOptions) -> Result<Arena> {
-        let round = |bytes: u64| bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
-        let (len, user_len) = (round(options.len), round(options.user_len));
-        check_lengths(len, user_len)?;
+        let (len, user_len) = options.lengths()?;
         let mut kind = [0; KIND_LEN];
         let Some(named) = kind.get_mut(..options.kind.len()) else {
             return Err(Error::Options { what: format!("kind {:?} is longer than {KIND_LEN} bytes", options.kind) });

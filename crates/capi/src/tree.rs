@@ -156,7 +156,11 @@ pub unsafe extern "C" fn towa_tree_destroy(pool: *mut Given<DtxPool>, name: *con
 fn open_fp<K: Key + ?Sized>(path: &Path, how: OpenHow, medium: Option<towa_media::Kind>, len: u64) -> Result<FpTree<K>, Failure> {
     let failed = |e: towa_media::Error| Failure::from(towa_epoch::Error::Heap(e.into()));
     let options = if len == 0 { fptree::Options::default() } else { fptree::Options { len, ..fptree::Options::default() } };
-    let create = || Ok(FpTree::create(towa_media::open_dir(path, medium, true).map_err(failed)?, &options)?);
+    let create = || {
+        // Before there is a directory.
+        options.check::<K>()?;
+        Ok(FpTree::create(towa_media::open_dir(path, medium, true).map_err(failed)?, &options)?)
+    };
     if how == OpenHow::CreateNew {
         return create();
     }

@@ -225,6 +225,10 @@ static void test_fptree(void)
     path = strcat(strcpy(malloc(strlen(path) + 7), path), "-texts");
     options.medium = 0;
     options.open = TOWA_CREATE_NEW;
+    options.len = 16u << 10; /* less than one key takes */
+    EXPECT_NULL(towa_tree_open_fp(path, &options, TOWA_TREE_BYTES), TOWA_EINVAL, "");
+    EXPECT(access(path, F_OK) != 0);
+    options.len = 16u << 20;
     tree = towa_tree_open_fp(path, &options, TOWA_TREE_BYTES);
     open_session();
     texts();

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use towa_alloc::{Allocator, Arena};
+use towa_alloc::{Allocator, Arena, CreateOptions, SEGMENT};
 use towa_media::Medium;
 
 pub use layout::{ENTRIES_MAX, ENTRIES_MIN};
@@ -65,6 +65,32 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options { len: 1 << 30, entries: ENTRIES_MAX }
+    }
+}
+
+impl Options {
+    /// Whether there can be such a tree of keys `K`, which has room for one at least. To be asked before its directory is made.
+    ///
+    /// # Errors
+    /// Its length, or that of its leaves, is none that a tree can have.
+    pub fn check<K: Key + ?Sized>(&self) -> Result<()> {
+        if !(ENTRIES_MIN..=ENTRIES_MAX).contains(&self.entries) {
+            let what = format!("{} entries in a leaf: not between {ENTRIES_MIN} and {ENTRIES_MAX}", self.entries);
+            return Err(towa_alloc::Error::Options { what }.into());
+        }
+        // The first leaf takes a segment; keys that lie beside it take another one.
+        let beside = if K::INLINE { 0 } else { SEGMENT };
+        self.arena::<K>().check()?;
+        let without = Options { len: self.len.saturating_sub(beside), ..*self };
+        if without.arena::<K>().check().is_err() {
+            let what = format!("a tree of {} bytes has no room for a key; make it at least {SEGMENT} bytes longer", self.len);
+            return Err(towa_alloc::Error::Options { what }.into());
+        }
+        Ok(())
+    }
+
+    fn arena<K: Key + ?Sized>(&self) -> CreateOptions {
+        CreateOptions { len: self.len, user_len: USER_LEN, kind: FpTree::<K>::KIND }
     }
 }
 
@@ -105,12 +131,8 @@ impl<K: Key + ?Sized> FpTree<K> {
 
     /// A new tree on `medium`, durable with its name when this returns. Before that there is no tree there.
     pub fn create(medium: Arc<dyn Medium>, options: &Options) -> Result<FpTree<K>> {
-        if !(ENTRIES_MIN..=ENTRIES_MAX).contains(&options.entries) {
-            let what = format!("{} entries in a leaf: not between {ENTRIES_MIN} and {ENTRIES_MAX}", options.entries);
-            return Err(Error::Mismatch { pool: medium.location(), what });
-        }
-        let arena = Arena::create(medium, &towa_alloc::CreateOptions { len: options.len, user_len: USER_LEN, kind: Self::KIND })?;
-        let arena = Arc::new(arena);
+        options.check::<K>()?;
+        let arena = Arc::new(Arena::create(medium, &options.arena::<K>())?);
         let allocator = Allocator::rebuild(arena.clone())?.finish()?;
         let head = allocator.local().reserve(LEAF_LEN)?;
         let leaf = Leaf::at(&arena, head).expect("a block of the arena");

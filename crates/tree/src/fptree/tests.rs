@@ -13,7 +13,7 @@ use towa_media::sim::{Model, SimMedium};
 use towa_media::{Access, FileMedium, Guarantee, Medium, RamMedium};
 
 use super::*;
-use crate::Direction;
+use crate::{Direction, KEY_MAX};
 
 fn options(entries: u32) -> Options {
     Options { len: 64 << 20, entries }
@@ -350,6 +350,20 @@ fn sorted_input_is_loaded_at_once() {
     assert_eq!(tree.count().unwrap(), 20_001);
     let mut session = tree.session();
     assert!(input().all(|(key, value)| session.get(key).unwrap() == Some(value)));
+}
+
+/// One of byte strings was created, and held none.
+#[test]
+fn the_least_tree_holds_a_key_and_a_smaller_one_is_refused() {
+    fn least<K: Made + ?Sized>(longest: &K) {
+        let create = |len| FpTree::<K>::create(RamMedium::anonymous(), &Options { len, entries: ENTRIES_MAX });
+        let len = (0..64).map(|segments| segments * 4096).find(|&len| Options { len, entries: 48 }.check::<K>().is_ok()).unwrap();
+        assert!(len <= 20 << 10, "{len}");
+        assert!(create(len).unwrap().session().insert(longest, 1).unwrap());
+        assert!(create(len - 4096).is_err());
+    }
+    least(&u64::MAX);
+    least(&[7; KEY_MAX][..]);
 }
 
 #[test]
