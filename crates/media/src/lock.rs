@@ -73,9 +73,8 @@ impl Directory {
     /// no lock file, no process has ever owned the pool, or a copy was made without it: nothing to take. Where a file `lock` would keep
     /// every owner out, readers are told the same; one that cannot be read here says nothing.
     pub fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
-        match self.refuse_foreign_note() {
-            Err(e @ (Error::NotRegular { .. } | Error::Unsupported { .. })) => return Err(e),
-            Ok(()) | Err(_) => {}
+        if let Err(e @ (Error::NotRegular { .. } | Error::Unsupported { .. })) = self.refuse_foreign_note() {
+            return Err(e);
         }
         let held = Held::start(self, libc::LOCK_SH)?;
         if held.ask(Table::lock)? { Ok(Box::new(held)) } else { Err(self.busy()) }
