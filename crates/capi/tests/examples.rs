@@ -258,3 +258,24 @@ fn tree_keeps_every_word() {
         assert_eq!(Command::new(&program).arg(&pool).args(args).output().expect("starts").status.code(), Some(code));
     }
 }
+
+/// It died on its first run, for want of a root.
+#[test]
+fn the_example_of_the_readme_runs_and_runs_again() {
+    let readme = std::fs::read_to_string(support::root().join("README.md")).expect("README.md");
+    let code = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of C");
+    let body = code.replace("\"/mnt/pmem/pool\"", "argv[1]");
+    assert_ne!(body, code, "it names its pool");
+    let structs = "struct node { int key; struct node *next; };\nstruct list { struct node *head; };";
+    let count =
+        "towa_sync(); int count = 0; for (struct node *at = l->head; at; at = at->next) count++; return argc == 2 ? count : 99;";
+    let dir = scratch();
+    let source = dir.path().join("readme.c");
+    std::fs::write(&source, format!("#include <towa.h>\n{structs}\nint main(int argc, char **argv)\n{{\n{body}\n{count}\n}}\n"))
+        .expect("written");
+    let Some(program) = compile(source.to_str().expect("UTF-8"), dir.path(), Link::Shared, &[]) else { return };
+    for nodes in 1..=2 {
+        let ran = Command::new(&program).arg(dir.path().join("pool")).status().expect("it starts");
+        assert_eq!(ran.code(), Some(nodes), "as many nodes as runs: {ran}");
+    }
+}
