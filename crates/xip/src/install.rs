@@ -99,6 +99,23 @@ impl Source {
     fn is_privileged(&self) -> bool {
         rights(&self.file, &self.metadata).is_some()
     }
+
+    /// The loader takes the text of a program with more rights than its starter's from root alone: another store's is refused here, where
+    /// nothing was written yet.
+    fn check_store(&self, store: &Store) -> Result<()> {
+        let Some(rights) = rights(&self.file, &self.metadata) else { return Ok(()) };
+        store.check_for_privileged().map_err(|error| match error {
+            Error::Unsafe { path, what } => {
+                let what = format!(
+                    "{what}. Nobody but root may be able to change the text of {}, for {rights}: split it into a store in a directory of \
+                     root's, or take its rights away (chmod ug-s, setcap -r)",
+                    self.path.display()
+                );
+                Error::Unsafe { path, what }
+            }
+            other => other,
+        })
+    }
 }
 
 fn rights(file: &File, metadata: &fs::Metadata) -> Option<&'static str> {
@@ -143,9 +160,7 @@ pub fn split(store: &Store, path: &Path, out: Option<&Path>, how: How) -> Result
     if is_within_one(&source.path) {
         return Err(unfit("it lies in a store, and is part of that".into()));
     }
-    if source.is_privileged() {
-        store.check_for_privileged()?;
-    }
+    source.check_store(store)?;
     let readers = Readers::of_program(&source.path, &source.file, &source.metadata)?;
     let mut options = how.split;
     let hindrance = if options.libs { libraries_hindrance(store, &source) } else { None };
