@@ -145,22 +145,22 @@ impl Arena {
     /// Opens the arena on `medium`, which must hold `kind`.
     pub fn open(medium: Arc<dyn Medium>, kind: &str) -> Result<Arena> {
         let pool = medium.location();
-        let lock = medium.lock()?;
+        let foreign = |e| match e {
+            towa_media::Error::NotRegular { .. } => {
+                Error::Foreign { pool: medium.location(), why: format!("`{NAME}` is not a regular file") }
+            }
+            other => other.into(),
+        };
+        let lock = medium.lock_by(NAME, false, OTHERS).map_err(foreign)?;
         if !medium.exists(NAME)? {
             refuse_pool(&*medium)?;
             return Err(Error::Missing { pool });
         }
-        let region = match medium.open(NAME, Access::ReadWrite) {
-            Err(towa_media::Error::NotRegular { .. }) => {
-                return Err(Error::Foreign { pool, why: format!("`{NAME}` is not a regular file") });
-            }
-            other => other?,
-        };
+        let region = medium.open(NAME, Access::ReadWrite).map_err(foreign)?;
         let header = Header::read(&*medium, &*region)?;
         if header.kind() != kind {
             return Err(Error::WrongKind { pool, found: header.kind(), wanted: kind.into() });
         }
-        lock.take(NAME, Duration::ZERO, OTHERS)?;
         lock.sign();
         let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
         // A process that was killed may have left it named, and its name not yet durable.

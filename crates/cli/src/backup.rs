@@ -102,7 +102,7 @@ fn copy_pool(pool: &Path, draft: &Draft) -> Result<Value> {
 /// one moment.
 fn copy_arena(pool: &Path, draft: &Draft) -> Result<Value> {
     let from = open_dir(pool, None, false)?;
-    let _lock = from.lock_to_read()?;
+    let _lock = from.lock_by(towa_alloc::NAME, true, "")?;
     crate::verify::check_arena(from.clone())?;
     draft.make_directory()?;
     let len = copy_file(&pool.join(towa_alloc::NAME), &draft.path.join(towa_alloc::NAME))?;

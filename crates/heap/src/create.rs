@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytemuck::Zeroable;
-use towa_media::{Access, Allocation, Mapping, Medium};
+use towa_media::{Access, Allocation, Lock, Mapping, Medium};
 
 use crate::alloc::CHUNK;
 use crate::heap::Heap;
 use crate::lanes::{CUTS_LEN, LANE_LEN_MIN, LANES_MAX};
 use crate::log::RING_MIN;
-use crate::open::{How, lock_image, lock_superblock};
+use crate::open::{How, lock_image, lock_new};
 use crate::stamp::{self, Stamp};
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
@@ -105,12 +105,12 @@ impl Heap {
         if !left.is_empty() {
             remove(&*medium)?;
         }
-        let start = |sb: Superblock| {
+        let make = || {
+            let sb = write_new_pool(&*medium, &*lock, sb)?;
             lock_image(&*lock, Door::from_number(sb.door))?;
-            lock_superblock(&*lock)?;
             Self::start(Arc::clone(&medium), lock, sb, How::Created(working))
         };
-        write_new_pool(&*medium, sb).and_then(start).inspect_err(|_| {
+        make().inspect_err(|_| {
             let _ = remove(&*medium);
         })
     }
@@ -200,10 +200,11 @@ fn pick_base(uuid: u128, heap_len: u64) -> u64 {
 /// 1. `superblock.new`, whole and durable, its name too: no pool, and the mark that what follows is ours to remove;
 /// 2. `image` and `log`, durable, their names too: the same;
 /// 3. the name `superblock`: a pool. Before this rename is durable there is no pool, or there is.
-fn write_new_pool(medium: &dyn Medium, mut sb: Superblock) -> Result<Superblock> {
+fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock) -> Result<Superblock> {
     let roots = roots::empty_table();
     sb.tables = tables::sum_of_roots(&roots);
     let region = medium.create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
+    lock_new(lock)?;
     superblock::update(&*region, &mut sb)?;
     medium.sync_names()?;
     let image = medium.create(names::IMAGE, sb.heap_len + stamp::LEN, Allocation::Sparse)?;

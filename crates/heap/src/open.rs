@@ -47,21 +47,31 @@ pub(crate) enum How<'o> {
 /// One that outlives its owner ends within this time, if it is let: it looks for its owner after each round.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// Takes the lock of the image, for the process that writes it. The lock of the directory is held: so what can have
-/// this one is a checkpointer whose owner is gone, or the owner of a directory that has the same files by hard links.
+/// Who has the lock of the superblock, where no owner of this directory does.
+const OTHERS: &str = "the owner of another directory with the same files";
+
+/// Takes the owner's locks of the pool that is on `medium`, or with `reads` a reader's: that of the directory where it is to be had, and that of
+/// the superblock, which the owner has for its whole stay, for that of the image goes to a separate checkpointer. The superblock's decides: it
+/// takes a user who may open the pool's files, finds the owner of another directory with the same files by hard links, and one on another
+/// machine, where the file system keeps locks of directories to one machine.
+pub(crate) fn lock(medium: &dyn Medium, reads: bool) -> Result<Box<dyn Lock>> {
+    Ok(medium.lock_by(names::SUPERBLOCK, reads, OTHERS)?)
+}
+
+/// Takes the lock of the image, for the process that writes it. The lock of the superblock is held: so what can have this one is a checkpointer
+/// whose owner is gone, and a reader.
 pub(crate) fn lock_image(lock: &dyn Lock, door: Option<Door>) -> Result<()> {
     let (patience, whose) = match door {
         Some(Door::Tx) => (ROUND, "the checkpointer of its former owner"),
-        _ => (Duration::ZERO, "the owner of another directory with the same files"),
+        _ => (Duration::ZERO, ""),
     };
     Ok(lock.take(names::IMAGE, patience, whose)?)
 }
 
-/// Takes the lock of the superblock, for the owner's whole stay: that of the image goes to a separate checkpointer. Without it,
-/// the owner of another directory with the same files by hard links would not be noticed; nor one on another machine, where
-/// the file system keeps locks of directories to one machine.
-pub(crate) fn lock_superblock(lock: &dyn Lock) -> Result<()> {
-    Ok(lock.take(names::SUPERBLOCK, Duration::ZERO, "the owner of another directory with the same files")?)
+/// Takes the lock of the superblock that `lock`'s process is making, before it has its name: whoever finds the pool finds it locked. The lock is
+/// the file's, and stays with it when it is renamed.
+pub(crate) fn lock_new(lock: &dyn Lock) -> Result<()> {
+    Ok(lock.take(names::SUPERBLOCK_NEW, Duration::ZERO, OTHERS)?)
 }
 
 /// What `open` gives, or `create` where there is no pool. Between the two another process may create it, and remove
@@ -107,10 +117,9 @@ impl Heap {
         // Before the lock, which not every file system grants without a trace.
         let sb = look_before_lock(&*medium, options.door)?;
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
-        let lock = medium.lock()?;
+        let lock = lock(&*medium, false)?;
         let sb = read_superblock(&*medium, options.door)?;
         lock_image(&*lock, Some(options.door))?;
-        lock_superblock(&*lock)?;
         Self::start(medium, lock, sb, How::Opened(options))
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn check(medium: &dyn Medium, sb: &Superblock, births: [u64; 3]) -> R
 ///
 /// One update of the superblock: before its fence the files are refused as before, after it they are accepted.
 pub fn accept_copy(medium: &dyn Medium) -> Result<()> {
-    let _lock = medium.lock()?;
+    let _lock = crate::open::lock(medium, false)?;
     let mut sb = superblock::find_superblock(medium, None)?;
     let (image, log) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
     let region = superblock::open_file(medium, names::SUPERBLOCK, Access::ReadWrite)?;

@@ -67,7 +67,7 @@ struct Logged {
 /// records), roots, allocator. `progress` is called
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
-    let lock = medium.lock_to_read()?;
+    let lock = crate::open::lock(medium, true)?;
     let sb = read_superblock(medium, door)?;
     if medium.exists(names::IMAGE)? {
         lock_image(&*lock, Some(door))?;

@@ -97,6 +97,9 @@ unsafe impl Medium for FileMedium {
     fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         self.directory.lock_to_read()
     }
+    fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
+        self.directory.lock_by(name, reads, whose)
+    }
     fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
         self.directory.lock_file(name, patience, whose)
     }

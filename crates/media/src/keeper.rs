@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const TRY: Duration = Duration::from_millis(10);
 /// A process that has been stopped for so long will not end what it does; one that is traced is stopped for moments.
 const STOPPED: Duration = Duration::from_millis(300);
+/// A name that leads to another file each time it is looked at is another process's.
+const TRIES: u32 = 10;
 /// Waiting for so long is worth a word.
 const LONG: Duration = Duration::from_secs(2);
 /// A lock whose descriptors a thread keeps.
@@ -327,12 +330,19 @@ impl Table {
             return Ok(true);
         }
         let access = if self.how == libc::LOCK_EX { libc::O_RDWR } else { libc::O_RDONLY };
-        let file = self.directory.open_at(name, access | libc::O_NONBLOCK)?;
-        if !self.directory.flock(&file, self.how)? {
-            return Ok(false);
+        for _ in 0..TRIES {
+            let file = self.directory.open_at(name, access | libc::O_NONBLOCK)?;
+            if !self.directory.flock(&file, self.how)? {
+                return Ok(false);
+            }
+            let status = file.metadata().map_err(|e| Error::from_io(self.directory.location(name), "reading the status", 0, e))?;
+            // Another process may have removed or replaced the file between the two calls: its lock says nothing then.
+            if self.directory.status(name)?.is_some_and(|named| (named.st_dev, named.st_ino) == (status.dev(), status.ino())) {
+                self.held.push((name.into(), file));
+                return Ok(true);
+            }
         }
-        self.held.push((name.into(), file));
-        Ok(true)
+        Ok(false)
     }
 
     fn give_back(&mut self, name: &str) {

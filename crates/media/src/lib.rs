@@ -179,6 +179,16 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     fn lock_to_read(&self) -> Result<Box<dyn Lock>> {
         self.lock()
     }
+    /// [`lock`](Self::lock), or [`lock_to_read`](Self::lock_to_read) of who only `reads`, of what is there already: region `name`, whose
+    /// lock its owner has for its whole stay, decides, and not the directory's, which everybody can take who may read it. Where there is no
+    /// such region, the directory's does. `whose`: who has it, if not the owner of this directory.
+    fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
+        let lock = if reads { self.lock_to_read()? } else { self.lock()? };
+        if self.exists(name)? {
+            lock.take(name, Duration::ZERO, whose)?;
+        }
+        Ok(lock)
+    }
     /// Takes the lock of region `name` alone, as [`Lock::take`] does: for a process that writes it beside the owner.
     fn lock_file(&self, _name: &str, _patience: Duration, _whose: &str) -> Result<Box<dyn Lock>> {
         Ok(Box::new(()))

@@ -1,10 +1,14 @@
 //! The owner's lock of a directory, and the note that says which process the owner is.
 //!
 //! ```text
-//!   the directory   flock: one owner, or several readers           leaves no trace, cannot be deleted
-//!   a file of it    flock: of the process that writes this file     for those that write beside the owner, and for hard links
+//!   the directory   flock: one owner, or several readers           leaves no trace, cannot be deleted; decides while a pool is made
+//!   a file of it    flock: of the owner, or of who writes this file  decides once the pool is there; for hard links, too
 //!   file `lock`     the owner's process id, flocked by the owner    for people, and for messages
 //! ```
+//!
+//! Whoever can read a directory can lock it. The files of a pool are opened by those alone who may use the pool. So a
+//! lock of the directory that another user holds keeps no owner from a pool that is there (`lock_by`); it can keep a
+//! pool from being made in that very directory, and another directory is one `mkdir` away.
 //!
 //! `keeper.rs` says how they are kept.
 //!
@@ -80,6 +84,32 @@ impl Directory {
         if held.ask(Table::lock)? { Ok(Box::new(held)) } else { Err(self.busy()) }
     }
 
+    /// [`lock`](Self::lock), or as a reader [`lock_to_read`](Self::lock_to_read), of a pool that is there, whose owner
+    /// has the lock of file `name` for its whole stay: that lock decides. `whose`: who has it, if not this directory's
+    /// owner. Where there is no such file, it is the directory's lock alone.
+    pub fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
+        if !reads && let Some(mut note) = self.open_note()? {
+            self.refuse_foreign(&mut note)?;
+        }
+        let held = Held::start(self, if reads { libc::LOCK_SH } else { libc::LOCK_EX })?;
+        let has_directory = held.ask(Table::lock)?;
+        if !self.exists(name)? {
+            return if has_directory { Ok(Box::new(held)) } else { Err(self.busy()) };
+        }
+        match held.take(name, Duration::ZERO, if has_directory { whose } else { "" }) {
+            Err(Error::Busy { .. }) if self.noted().is_some() => return Err(self.busy()),
+            other => other?,
+        }
+        if !has_directory {
+            // Not an owner: owners have the file's lock before the file has this name.
+            log::warn!(
+                "{}: another process has the lock of the directory, but not the pool, which is opened",
+                self.path().display()
+            );
+        }
+        Ok(Box::new(held))
+    }
+
     /// Takes the lock of file `name` alone, as [`Lock::take`] does, for a process that writes it beside the owner.
     pub fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
         let held = Held::start(self, libc::LOCK_EX)?;
@@ -97,15 +127,20 @@ impl Directory {
         }
     }
 
-    /// The error for a lock that another has. The number in file `lock` is believed only while its writer holds it,
-    /// and says little where it is of another PID namespace; without it the kernel's table of locks is asked.
-    fn busy(&self) -> Error {
+    /// The owner's note, while its writer holds it.
+    fn noted(&self) -> Option<String> {
         let signed = |mut file: File| {
             let mut text = String::new();
             let held = matches!(self.flock(&file, libc::LOCK_SH), Ok(false));
             (held && file.read_to_string(&mut text).is_ok()).then_some(text)
         };
-        let text = self.open_note().ok().flatten().and_then(signed).unwrap_or_default();
+        self.open_note().ok().flatten().and_then(signed)
+    }
+
+    /// The error for a lock that another has. The number in file `lock` is believed only while its writer holds it,
+    /// and says little where it is of another PID namespace; without it the kernel's table of locks is asked.
+    fn busy(&self) -> Error {
+        let text = self.noted().unwrap_or_default();
         let mut numbers = text.split_whitespace().map(str::parse::<u64>);
         let (pid, namespace) = (numbers.next().and_then(|n| n.ok()), numbers.next().and_then(|n| n.ok()));
         let holder = match (pid, namespace) {
@@ -156,7 +191,14 @@ impl Directory {
 }
 
 pub(crate) fn name_of(pid: u32) -> String {
-    if pid == std::process::id() { format!("this process ({pid})") } else { format!("process {pid}") }
+    let user = || std::fs::metadata(format!("/proc/{pid}")).ok().map(|status| status.uid());
+    // SAFETY: asks, and changes nothing.
+    let me = unsafe { libc::geteuid() };
+    match user() {
+        _ if pid == std::process::id() => format!("this process ({pid})"),
+        Some(user) if user != me => format!("process {pid} of user {user}"),
+        _ => format!("process {pid}"),
+    }
 }
 
 /// The number of the PID namespace that this process is in.
@@ -215,6 +257,36 @@ mod tests {
             libc::waitpid(keeps, std::ptr::null_mut(), 0);
             again.unwrap();
         }
+    }
+
+    /// As another user does who can only read the directory: a descriptor of it is enough for either kind of lock.
+    #[test]
+    fn a_lock_of_the_directory_alone_keeps_no_owner_from_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = || Directory::open(dir.path(), false).unwrap();
+        std::fs::write(dir.path().join("image"), "").unwrap();
+        for how in [libc::LOCK_SH, libc::LOCK_EX] {
+            let stranger = File::open(dir.path()).unwrap();
+            // SAFETY: a call on a descriptor that we own.
+            result(unsafe { libc::flock(stranger.as_raw_fd(), how) }).unwrap();
+            assert!(matches!(directory().lock(), Err(Error::Busy { .. })), "what is not there yet is not made there");
+            let reader = directory().lock_by("image", true, "").unwrap();
+            assert!(matches!(directory().lock_by("image", false, ""), Err(Error::Busy { .. })), "a reader has it");
+            drop(reader);
+            let owner = directory().lock_by("image", false, "").unwrap();
+            for reads in [false, true] {
+                assert!(matches!(directory().lock_by("image", reads, ""), Err(Error::Busy { .. })));
+            }
+            drop(stranger);
+            let second = directory().lock_by("image", false, "the owner elsewhere").map(|_| ()).unwrap_err().to_string();
+            assert!(second.contains("the owner elsewhere"), "the owner does not have the directory, and wrote no note: {second}");
+            owner.sign();
+            let second = directory().lock_by("image", false, "the owner elsewhere").map(|_| ()).unwrap_err().to_string();
+            assert!(second.contains("in use by this process"), "{second}");
+            drop(owner);
+            std::fs::remove_file(dir.path().join(LOCK)).unwrap();
+        }
+        assert!(matches!(directory().lock_by("none", false, ""), Ok(_)));
     }
 
     #[test]

@@ -180,6 +180,12 @@ unsafe impl Medium for RamMedium {
             Names::Anonymous { .. } => self.lock(),
         }
     }
+    fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
+        match &self.names {
+            Names::Directory(directory) => directory.lock_by(name, reads, whose),
+            Names::Anonymous { .. } => self.lock(),
+        }
+    }
     fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
         match &self.names {
             Names::Directory(directory) => directory.lock_file(name, patience, whose),

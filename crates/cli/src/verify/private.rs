@@ -85,6 +85,9 @@ unsafe impl Medium for Private {
     fn lock(&self) -> Result<Box<dyn Lock>> {
         self.under.lock_to_read()
     }
+    fn lock_by(&self, name: &str, _: bool, whose: &str) -> Result<Box<dyn Lock>> {
+        self.under.lock_by(name, true, whose)
+    }
     fn counters(&self) -> &Counters {
         self.under.counters()
     }

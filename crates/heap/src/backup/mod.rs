@@ -108,14 +108,14 @@ pub fn backup(from: &dyn Medium, to: &dyn Medium, progress: &mut dyn FnMut(u64, 
     let began = Instant::now();
     for attempts in 1.. {
         // With this lock a closed pool stays closed, so the files do not change.
-        let lock = match from.lock_to_read() {
+        let lock = match crate::open::lock(from, true) {
             Ok(lock) => {
                 // A checkpointer whose program died may be in the middle of a round.
                 lock_image(&*lock, Door::from_number(describe::superblock_beside_owner(from, None)?.door))?;
                 Some(lock)
             }
-            Err(towa_media::Error::Busy { .. }) => None,
-            Err(e) => return Err(e.into()),
+            Err(Error::Media(towa_media::Error::Busy { .. })) => None,
+            Err(e) => return Err(e),
         };
         if let Some(cloned) = attempt(from, to, lock.is_some(), progress)? {
             let door = Door::from_number(describe::superblock_beside_owner(to, None)?.door).unwrap_or(Door::Epoch);
