@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::Backoff;
 use towa_heap::Heap;
 use towa_heap::lanes::Replayer;
+use towa_media::holder;
 
 use crate::buffered::Group;
 use crate::control::{self, Control};
@@ -24,6 +25,10 @@ use crate::stats::Stats;
 
 /// What is left in a log is applied after so long without a request.
 const IDLE: Duration = Duration::from_millis(100);
+
+/// A pool that is being closed waits so long for a checkpointer that is stopped, and looks that often.
+const STOPPED: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The rounds of one checkpointer.
 #[derive(Debug)]
@@ -124,12 +129,28 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for a separate checkpointer to see that the pool is being closed; none comes after it.
+    /// Waits for a separate checkpointer to see that the pool is being closed; none comes after it. One that is stopped is not waited for without
+    /// end: all that was committed is in the logs.
     pub fn await_checkpointer(&self) -> Result<()> {
         let Some(lock) = self.heap.lock().filter(|_| self.checkpointer == Checkpointer::Process) else { return Ok(()) };
+        let (mut looked, mut stopped) = (Instant::now(), None);
         while !meeting::stand_in(lock, &self.control)? {
             control::wake(&self.control.work);
             std::thread::sleep(Duration::from_millis(1));
+            if looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
+            let writer = self.heap.medium().and_then(|medium| meeting::writer_of(&**medium));
+            let stopped_writer = writer.filter(|pid| holder::is_stopped(*pid));
+            stopped = stopped_writer.map(|pid| stopped.filter(|(other, _)| *other == pid).unwrap_or((pid, Instant::now())));
+            if let Some((pid, _)) = stopped.filter(|(_, since)| since.elapsed() > STOPPED) {
+                self.poison(format!(
+                    "its checkpointer (process {pid}) is stopped, and closing the pool has waited for it long enough; let it go on (`kill -CONT \
+                     {pid}`), or end it (`kill -KILL {pid}`), before the pool is opened again"
+                ));
+                return self.check_failed();
+            }
         }
         // The lock is kept for the last round: a checkpointer that attaches would have it for a moment, and the round be left out.
         Ok(())

@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The owner's control block for a separate checkpointer; the way to it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    _place: Place,
+    place: Place,
 }
 
 impl Meeting {
@@ -47,7 +47,12 @@ impl Meeting {
     pub fn call(medium: &dyn Medium) -> Result<(ControlMemory, Meeting)> {
         let (control, place) = Place::make(medium)?;
         control.owner.store(Process::this().word(), Release);
-        Ok((control, Meeting { _place: place }))
+        Ok((control, Meeting { place }))
+    }
+
+    /// From here on a checkpointer finds it. The pool's lock is held for as long as this lives: its end removes the socket.
+    pub fn open(&self) -> Result<()> {
+        Ok(self.place.listen()?)
     }
 }
 
@@ -86,7 +91,7 @@ pub struct Standing {
 /// are not seen.
 pub fn who_checkpoints(medium: &dyn Medium) -> Result<Option<Standing>> {
     let control = place::call(medium)?.map(|(control, _)| control).filter(|c| c.magic.load(Acquire) == CONTROL_MAGIC);
-    let (owner, writer) = (holder_of(medium, c"."), holder_of(medium, c"image"));
+    let (owner, writer) = (holder_of(medium, c"superblock"), writer_of(medium));
     let standing = |pid: Option<u32>| Standing { pid, stopped: pid.is_some_and(holder::is_stopped) };
     Ok(match control {
         // The owner's own thread enters for a round at a time.
@@ -97,6 +102,12 @@ pub fn who_checkpoints(medium: &dyn Medium) -> Result<Option<Standing>> {
         // An owner without a separate checkpointer has both locks, and a reader, too.
         None => writer.filter(|_| owner.is_none()).map(|pid| standing(Some(pid))),
     })
+}
+
+/// The process that writes the image of the pool on `medium`, or is about to: by the lock, which it has before its name is in the control block,
+/// and keeps if it is stopped in between.
+pub(crate) fn writer_of(medium: &dyn Medium) -> Option<u32> {
+    holder_of(medium, c"image")
 }
 
 /// The process that has the lock of a file of the pool's directory, or of that itself.
@@ -264,6 +275,7 @@ mod tests {
         let manual = || Options { heap_len: 4 << 20, lanes: 2, checkpointer: Checkpointer::Manual, ..Options::default() };
         Pool::create_on(medium.clone(), &manual()).unwrap().abandon();
         let (control, meeting) = Meeting::call(&*medium).unwrap();
+        meeting.open().unwrap();
         control.generation.store(Replayer::attach(&*medium).unwrap().generation(), Release);
         control.lanes_used.store(2, Release);
         control.magic.store(CONTROL_MAGIC, Release);

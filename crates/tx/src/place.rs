@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use towa_media::{Error, Medium, Result, apart};
@@ -36,10 +36,13 @@ const NAP_MS: libc::c_int = 20;
 /// Seconds that an owner that lives may take to hand the control block over; one that is stopped does not.
 const ANSWER_S: libc::time_t = 2;
 
-/// The owner's side: answers until it is dropped, which removes the socket.
+/// The owner's side: answers, once it [listens](Self::listen), until it is dropped, which removes the socket that it made.
 #[derive(Debug)]
 pub(crate) struct Place {
+    location: String,
     over: Arc<AtomicBool>,
+    /// Tells the thread to listen; the answer comes the way that is sent.
+    go: Option<SyncSender<SyncSender<io::Result<()>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,7 +51,7 @@ pub(crate) struct Place {
 pub(crate) struct Line(OwnedFd);
 
 impl Place {
-    /// Makes a control block and hands it to each process that asks at the socket. The pool's lock is held.
+    /// Makes a control block, and a thread that has it; no socket yet.
     pub fn make(medium: &dyn Medium) -> Result<(ControlMemory, Place)> {
         let location = medium.location();
         let unsupported = |what: &str| Error::Unsupported { location: location.clone(), what: what.into() };
@@ -56,48 +59,82 @@ impl Place {
             medium.directory().ok_or_else(|| unsupported("has no directory where a separate checkpointer could find it"))?;
         let cannot =
             |source| Error::Io { location: location.clone(), doing: "making the socket for a separate checkpointer", source };
-        clear(directory).map_err(cannot)?;
         let directory = directory.try_clone_to_owned().map_err(cannot)?;
         let over = Arc::<AtomicBool>::default();
         let (told, heard) = sync_channel(1);
+        let (go, asked) = sync_channel(1);
         let theirs = Arc::clone(&over);
         let work = move |given: Vec<OwnedFd>| {
             if let Some(directory) = given.first() {
-                answer(directory.as_fd(), &theirs, &told);
+                work(directory.as_fd(), &theirs, &told, &asked);
             }
         };
         let thread = apart::spawn("towa-meeting", vec![directory], work).map_err(cannot)?;
-        let place = Place { over, thread: Some(thread) };
-        let control = heard.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
+        let place = Place { location: location.clone(), over, go: Some(go), thread: Some(thread) };
+        let control = heard.recv().unwrap_or_else(|_| Err(io::Error::other(ENDED)));
         Ok((control.map_err(cannot)?, place))
     }
+
+    /// Makes the socket, in place of one that an owner left, and hands the control block to each process that asks there from now on. The pool's
+    /// lock is held, and is let go after this is dropped.
+    pub fn listen(&self) -> Result<()> {
+        let (answer, answered) = sync_channel(1);
+        let sent = self.go.as_ref().is_some_and(|go| go.send(answer).is_ok());
+        let listens = sent.then(|| answered.recv().ok()).flatten().unwrap_or_else(|| Err(io::Error::other(ENDED)));
+        let location = self.location.clone();
+        listens.map_err(|source| Error::Io { location, doing: "making the socket for a separate checkpointer", source })
+    }
 }
+
+const ENDED: &str = "its thread ended";
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.over.store(true, Release);
+        self.go = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's work.
-fn answer(directory: BorrowedFd<'_>, over: &AtomicBool, told: &SyncSender<io::Result<ControlMemory>>) {
-    let made = memory().and_then(|block| Ok((ControlMemory::of(&block)?, listen(directory)?, block)));
-    let (listener, block) = match made {
-        Ok((control, listener, block)) => {
+/// The thread's work: the control block now, the socket when it is told to. It removes that one at its end, and nothing where it made none.
+fn work(
+    directory: BorrowedFd<'_>,
+    over: &AtomicBool,
+    told: &SyncSender<io::Result<ControlMemory>>,
+    asked: &Receiver<SyncSender<io::Result<()>>>,
+) {
+    let made = memory().and_then(|block| Ok((ControlMemory::of(&block)?, block)));
+    let block = match made {
+        Ok((control, block)) => {
             let _ = told.send(Ok(control));
-            (listener, block)
+            block
         }
         Err(e) => {
             let _ = told.send(Err(e));
             return;
         }
     };
+    let Ok(go) = asked.recv() else { return };
+    match clear(directory).and_then(|()| listen(directory)) {
+        Ok(listener) => {
+            let ours = status(directory).ok().flatten().map(|status| (status.st_dev, status.st_ino));
+            let _ = go.send(Ok(()));
+            answer(&listener, &block, over);
+            if status(directory).ok().flatten().map(|status| (status.st_dev, status.st_ino)) == ours {
+                let _ = clear(directory);
+            }
+        }
+        Err(e) => drop(go.send(Err(e))),
+    }
+}
+
+/// Hands `block` to all who ask.
+fn answer(listener: &OwnedFd, block: &File, over: &AtomicBool) {
     let mut lines: Vec<OwnedFd> = Vec::new();
     while !over.load(Acquire) {
-        let waits = [&listener].into_iter().chain(&lines).map(|fd| poll_of(fd.as_raw_fd()));
+        let waits = [listener].into_iter().chain(&lines).map(|fd| poll_of(fd.as_raw_fd()));
         let mut waits: Vec<libc::pollfd> = waits.collect();
         // SAFETY: as many entries as are named, ours to fill.
         unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, NAP_MS) };
@@ -110,13 +147,12 @@ fn answer(directory: BorrowedFd<'_>, over: &AtomicBool, told: &SyncSender<io::Re
             if line >= 0 {
                 // SAFETY: as above.
                 let line = unsafe { OwnedFd::from_raw_fd(line) };
-                if send(&line, &block).is_ok() {
+                if send(&line, block).is_ok() {
                     lines.push(line);
                 }
             }
         }
     }
-    let _ = clear(directory);
 }
 
 /// Memory for a control block, zeroed, that no process can shorten.
@@ -343,6 +379,8 @@ mod tests {
         let medium = RamMedium::open(&long, true, None).unwrap();
         assert!(call(&*medium).unwrap().is_none());
         let (ours, place) = Place::make(&*medium).unwrap();
+        assert!(call(&*medium).unwrap().is_none(), "it does not listen yet");
+        place.listen().unwrap();
         let status = std::fs::symlink_metadata(long.join("checkpointer")).unwrap();
         assert!(status.file_type().is_socket() && status.permissions().mode() & 0o777 == 0o600, "{status:?}");
         let (theirs, line) = call(&*medium).unwrap().expect("it listens");
@@ -368,16 +406,34 @@ mod tests {
         drop(UnixListener::bind(&socket).unwrap());
         assert!(call(&*medium).unwrap().is_none(), "its owner is gone");
         let (_, place) = Place::make(&*medium).unwrap();
+        place.listen().unwrap();
         assert!(call(&*medium).unwrap().is_some());
         drop(place);
         drop(UnixListener::bind(&socket).unwrap());
         clear_stale(&*medium);
         assert!(!socket.exists());
         std::fs::write(&socket, "mine").unwrap();
-        let refused = Place::make(&*medium).unwrap_err().to_string();
+        let refused = Place::make(&*medium).and_then(|(_, place)| place.listen()).unwrap_err().to_string();
         assert!(refused.contains("move it away"), "{refused}");
         clear_stale(&*medium);
         assert!(call(&*medium).unwrap().is_none());
         assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
+    }
+
+    /// An owner that fails before it listens, and one whose socket was replaced, may let go of the pool's lock first: the socket that is there
+    /// then is the next owner's.
+    #[test]
+    fn a_socket_of_the_next_owner_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = RamMedium::open(dir.path(), false, None).unwrap();
+        let (_, failed) = Place::make(&*medium).unwrap();
+        let (_, next) = Place::make(&*medium).unwrap();
+        next.listen().unwrap();
+        drop(failed);
+        assert!(call(&*medium).unwrap().is_some(), "the socket went with an owner that had made none");
+        let (_, third) = Place::make(&*medium).unwrap();
+        third.listen().unwrap();
+        drop(next);
+        assert!(call(&*medium).unwrap().is_some(), "the socket went with an owner whose it is not");
     }
 }

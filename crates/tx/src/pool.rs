@@ -98,11 +98,15 @@ impl Pool {
             engine.heap.lanes().provide(engine.lanes - 1)?;
         }
         let cannot = |e: std::io::Error| Error::Usage(format!("the checkpointer's thread cannot be started: {e}"));
+        // Whatever fails from here on, the meeting goes before the engine, and with it the socket before the lock.
+        let meeting = meeting;
+        meeting.as_ref().map_or(Ok(()), Meeting::open)?;
+        let watch = meeting.is_some().then(|| Watch::over(Arc::clone(&engine))).transpose().map_err(cannot)?;
         let inner = Inner {
             engine: Arc::clone(&engine),
             background: Mutex::default(),
             closed: Mutex::new(false),
-            _watch: meeting.is_some().then(|| Watch::over(Arc::clone(&engine))).transpose().map_err(cannot)?,
+            _watch: watch,
             _meeting: meeting,
         };
         if !engine.is_volatile() && options.checkpointer != Checkpointer::Manual {

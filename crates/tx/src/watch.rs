@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::control::Control;
 use crate::engine::Engine;
+use crate::meeting;
 use crate::process::Process;
 
 /// Between two looks.
@@ -42,7 +43,8 @@ impl Watch {
             let mut eye = Eye::default();
             let mut guard = is_over.lock();
             while !*guard {
-                if let Some(what) = eye.look(&engine.control, Instant::now()) {
+                let writer = || engine.heap.medium().and_then(|medium| meeting::writer_of(&**medium));
+                if let Some(what) = eye.look(&engine.control, Instant::now(), writer) {
                     log::warn!("{}: {what}", engine.heap.location());
                 }
                 woken.wait_for(&mut guard, LOOK);
@@ -74,14 +76,18 @@ struct Eye {
 }
 
 impl Eye {
-    /// What is to be said now, if anything.
-    fn look(&mut self, control: &Control, now: Instant) -> Option<String> {
+    /// What is to be said now, if anything. `writer`: who has the image's lock.
+    fn look(&mut self, control: &Control, now: Instant, writer: impl FnOnce() -> Option<u32>) -> Option<String> {
         let done = control.done.load(Acquire);
-        let other = |process: &Process| *process != Process::this() && process.lives();
-        let seen = Process::noted(&control.checkpointer).filter(other).map(|process| (process, done));
         let lanes = control.used();
         let closing = control.stop.load(Acquire) != 0;
         let waits = closing || lanes.iter().any(|lane| lane.head.load(Acquire) != lane.tail.load(Acquire));
+        let other = |process: &Process| *process != Process::this() && process.lives();
+        let noted = Process::noted(&control.checkpointer).filter(other);
+        // One that is stopped while it attaches has the lock, and has not yet said who it is.
+        let attaching = || writer().and_then(Process::of).filter(other);
+        let process = noted.or_else(|| if waits { attaching() } else { None });
+        let seen = process.map(|process| (process, done));
         if seen != self.seen || seen.is_none() || !waits {
             *self = Eye { seen, ..Eye::default() };
         }
@@ -139,20 +145,21 @@ mod tests {
         let mut eye = Eye::default();
         let begin = Instant::now();
         let at = |tenths: u64| begin + Duration::from_millis(tenths * 100);
+        let look = |eye: &mut Eye, now| eye.look(&control, now, || None);
         child.signal(libc::SIGSTOP);
         while !process.is_stopped() {
             std::thread::yield_now();
         }
-        assert_eq!(eye.look(&control, at(0)).or(eye.look(&control, at(500))), None, "nobody waits for it");
+        assert_eq!(look(&mut eye, at(0)).or(look(&mut eye, at(500))), None, "nobody waits for it");
         control.lanes[0].head.store(64, Relaxed);
-        assert_eq!(eye.look(&control, at(500)).or(eye.look(&control, at(519))), None, "not for long");
-        let said = eye.look(&control, at(520)).expect("a warning");
+        assert_eq!(look(&mut eye, at(500)).or(look(&mut eye, at(519))), None, "not for long");
+        let said = look(&mut eye, at(520)).expect("a warning");
         assert!(said.contains("is stopped") && said.contains(&format!("kill -CONT {}", process.id())), "{said}");
-        assert_eq!(eye.look(&control, at(9000)), None, "said already");
+        assert_eq!(look(&mut eye, at(9000)), None, "said already");
         control.done.store(1, Relaxed);
-        assert_eq!(eye.look(&control, at(9001)), None, "a round ended");
+        assert_eq!(look(&mut eye, at(9001)), None, "a round ended");
         control.stop.store(1, Relaxed);
-        let said = eye.look(&control, at(9021)).expect("another warning");
+        let said = look(&mut eye, at(9021)).expect("another warning");
         assert!(said.contains("closing the pool waits"), "{said}");
         // It runs, and ends no round.
         child.signal(libc::SIGCONT);
@@ -160,12 +167,22 @@ mod tests {
             std::thread::yield_now();
         }
         control.done.store(2, Relaxed);
-        assert_eq!(eye.look(&control, at(9100)).or(eye.look(&control, at(9299))), None);
-        assert!(eye.look(&control, at(9300)).expect("a warning").contains("has not ended a round"));
+        assert_eq!(look(&mut eye, at(9100)).or(look(&mut eye, at(9299))), None);
+        assert!(look(&mut eye, at(9300)).expect("a warning").contains("has not ended a round"));
+        // It is stopped between taking the lock and saying who it is.
+        control.checkpointer.store(0, Relaxed);
+        control.done.store(3, Relaxed);
+        child.signal(libc::SIGSTOP);
+        while !process.is_stopped() {
+            std::thread::yield_now();
+        }
+        let mut attaching = |now| eye.look(&control, now, || Some(child.0.id()));
+        assert_eq!(attaching(at(9310)).or(attaching(at(9329))), None);
+        assert!(attaching(at(9331)).expect("a warning").contains(&format!("kill -CONT {}", process.id())));
         // Nobody stands there, or this process' own thread.
         for word in [0, Process::this().word(), process.word() ^ 1] {
             control.checkpointer.store(word, Relaxed);
-            assert_eq!(eye.look(&control, at(9400)).or(eye.look(&control, at(99_999))), None);
+            assert_eq!(look(&mut eye, at(9400)).or(look(&mut eye, at(99_999))), None);
         }
     }
 }

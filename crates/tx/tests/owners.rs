@@ -4,6 +4,7 @@
 //! test harness prints there, too.
 
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::NonNull;
@@ -148,6 +149,28 @@ fn a_checkpointer_that_is_killed_leaves_its_place_to_the_owner() {
     assert_eq!(open(&pool).0, "opened with 1");
 }
 
+/// A process is stopped where it has the image's lock and has told nobody: the owner goes on as long as it has room, and its end is not put off
+/// for ever. Nothing is lost.
+#[test]
+fn a_checkpointer_that_is_stopped_while_it_attaches_does_not_keep_the_owner_from_closing() {
+    let (_dir, pool) = place();
+    let mut owner = Actor::start("owner of two", &pool);
+    assert_eq!(owner.says(), "opened");
+    let mut attaching = Actor::start("half a checkpointer", &pool);
+    assert_eq!(attaching.says(), "has the lock");
+    attaching.signal(libc::SIGSTOP);
+    assert_eq!(owner.ask("add"), "added 1");
+    let began = Instant::now();
+    let said = owner.ask("close");
+    let pid = attaching.pid();
+    assert!(said.contains(&format!("its checkpointer (process {pid}) is stopped")) && said.contains("is safe"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let said = open(&pool).0;
+    assert!(said.contains(&format!("process {pid}, which is stopped")), "{said}");
+    drop(attaching);
+    assert_eq!(open(&pool).0, "opened with 1");
+}
+
 /// As becoming a daemon by the book does; then the numbers are other files'.
 #[test]
 fn closing_every_descriptor_loses_neither_the_lock_nor_the_files_of_others() {
@@ -264,22 +287,48 @@ fn many_that_open_or_create_at_once_open_it_or_find_it_in_use() {
 /// Hard links make another directory with the same files.
 #[test]
 fn a_directory_with_the_same_files_is_the_same_pool() {
-    let (dir, pool) = place();
-    let mut owner = Actor::start("owner", &pool);
-    assert_eq!(owner.says(), "opened");
-    let links = dir.path().join("links");
-    std::fs::create_dir(&links).unwrap();
-    for name in ["superblock", "image", "log"] {
-        std::fs::hard_link(pool.join(name), links.join(name)).unwrap();
+    for role in ["owner", "owner of two"] {
+        let (dir, pool) = place();
+        let mut owner = Actor::start(role, &pool);
+        assert_eq!(owner.says(), "opened");
+        let links = dir.path().join("links");
+        std::fs::create_dir(&links).unwrap();
+        for name in ["superblock", "image", "log"] {
+            std::fs::hard_link(pool.join(name), links.join(name)).unwrap();
+        }
+        let refused = format!("in use by the owner of another directory with the same files (process {})", owner.pid());
+        for value in 1..3 {
+            let said = open(&links).0;
+            assert!(said.contains(&refused), "{role}: {said}");
+            assert_eq!(owner.ask("add"), format!("added {value}"), "the owner goes on");
+        }
+        assert_eq!(owner.ask("close"), "closed");
+        assert_eq!(open(&links).0, "opened with 2");
     }
-    let began = Instant::now();
-    let opening = Actor::start("open", &links);
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(owner.ask("add"), "added 1", "the owner goes on");
-    assert_eq!(owner.ask("close"), "closed");
-    let mut opening = opening;
-    assert_eq!(opening.says(), "opened with 1");
-    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+/// Whoever can read a directory can lock it, in either way: that keeps the pool's user neither from the pool nor from
+/// looking at it, and lets no second owner in.
+#[test]
+fn a_lock_of_the_directory_alone_keeps_no_owner_out() {
+    for (how, role) in [(libc::LOCK_SH, "owner"), (libc::LOCK_EX, "owner of two")] {
+        let (_dir, pool) = place();
+        assert_eq!(open(&pool).0, "opened with 0");
+        let stranger = std::fs::File::open(&pool).unwrap();
+        // SAFETY: a call on a descriptor that we own.
+        assert_eq!(unsafe { libc::flock(stranger.as_raw_fd(), how) }, 0);
+        let mut owner = Actor::start(role, &pool);
+        assert_eq!(owner.says(), "opened");
+        assert_eq!(owner.ask("add"), "added 1");
+        let in_use = format!("in use by process {}", owner.pid());
+        let said = [open(&pool).0, std::fs::remove_file(pool.join("lock")).map_or_else(|e| e.to_string(), |()| open(&pool).0)];
+        assert!(said.iter().all(|said| said.contains(&in_use)), "{said:?}");
+        assert_eq!(owner.ask("add"), "added 2");
+        assert_eq!(owner.ask("close"), "closed");
+        let medium = towa_media::open_dir(&pool, Some(towa_media::Kind::Ram), false).unwrap();
+        towa_heap::verify(&*medium, towa_heap::superblock::Door::Tx, &mut |_, _| ()).unwrap();
+        assert_eq!(open(&pool).0, "opened with 2");
+    }
 }
 
 /// Process numbers of one container mean nothing in another.
@@ -322,6 +371,12 @@ fn role() {
     match role.as_str() {
         "open" => say(&opened(&pool)),
         "checkpointer" => checkpoint(&pool),
+        "half a checkpointer" => {
+            let medium = towa_media::open_dir(&pool, Some(towa_media::Kind::Ram), false).unwrap();
+            let _lock = medium.lock_file("image", Duration::from_secs(10), "").unwrap();
+            say("has the lock");
+            std::thread::sleep(Duration::from_secs(600));
+        }
         "owner" => own(&pool, Checkpointer::Thread),
         _ => own(&pool, Checkpointer::Process),
     }
