@@ -1,10 +1,11 @@
 //! Sockets to listen on, and descriptors for those who come.
 
+use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use mio::event::Source;
@@ -18,8 +19,8 @@ use crate::error::{Error, Result, io};
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// Unix; the file goes with it.
-    Unix(UnixListener, PathBuf),
+    /// Unix; its file, which goes with it, and that file's device and number.
+    Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
 impl Listener {
@@ -27,7 +28,7 @@ impl Listener {
     pub fn source(&mut self) -> &mut dyn Source {
         match self {
             Listener::Tcp(listener) => listener,
-            Listener::Unix(listener, _) => listener,
+            Listener::Unix(listener, ..) => listener,
         }
     }
 
@@ -35,21 +36,24 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Listener::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Unix(listener, ..) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
         }
     }
 
     fn fd(&self) -> RawFd {
         match self {
             Listener::Tcp(listener) => listener.as_raw_fd(),
-            Listener::Unix(listener, _) => listener.as_raw_fd(),
+            Listener::Unix(listener, ..) => listener.as_raw_fd(),
         }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
+        // Another server's may have the name by now.
+        if let Listener::Unix(_, path, made) = self
+            && std::fs::symlink_metadata(&*path).is_ok_and(|status| (status.dev(), status.ino()) == *made)
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -99,7 +103,7 @@ impl Listeners {
                 SocketAddr::V4(_) => format!("tcp:{address}"),
                 SocketAddr::V6(_) => format!("tcp6:{address}"),
             }),
-            Listener::Unix(_, path) => format!("unix:{}", path.display()),
+            Listener::Unix(_, path, _) => format!("unix:{}", path.display()),
         };
         self.0.iter().map(name).collect()
     }
@@ -122,47 +126,121 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
 
 fn bind_unix(path: &PathBuf, mode: u32) -> Result<Listener> {
     let name = path.display();
-    // A socket that a dead server left behind is removed; anything else is not ours.
     if let Ok(old) = std::fs::symlink_metadata(path) {
-        if !old.file_type().is_socket() {
-            return Err(Error::Config(format!("{name} is there and is no socket; remove it, or give -s another path")));
-        }
-        // Only a refusal says that nothing listens: a socket of another type, or one that this user may not use, is somebody's.
-        match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Ok(_) => return Err(Error::Config(format!("another server listens on {name}; stop it, or give -s another path"))),
-            Err(error) => {
-                let what = format!("{name} is a socket that something else may use ({error}); remove it, or give -s another path");
-                return Err(Error::Config(what));
-            }
-        }
-        std::fs::remove_file(path).map_err(io(format!("remove the stale socket {name}")))?;
+        remove_dead(path, &old)?;
     }
     let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
-    // The umask may have taken bits away that were asked for.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(io(format!("set the permissions of {name}")))?;
-    Ok(Listener::Unix(listener, path.clone()))
+    let made = complete(path, mode).map_err(io(format!("set the permissions of {name}")))?;
+    Ok(Listener::Unix(listener, path.clone(), made))
+}
+
+/// Removes the socket that a dead server of this user left at `path`, with status `old`; anything else is not ours.
+fn remove_dead(path: &Path, old: &Metadata) -> Result<()> {
+    let name = path.display();
+    let refuse = |what: &str| Err(Error::Config(format!("{name} {what}, or give -s another path")));
+    if !old.file_type().is_socket() {
+        return refuse("is there and is no socket; remove it");
+    }
+    // SAFETY: asks, and changes nothing.
+    if old.uid() != unsafe { libc::geteuid() } {
+        return refuse(&format!("is a socket of user {}; remove it", old.uid()));
+    }
+    // Only a refusal says that nothing listens: a socket of another type, or one that this user may not use, is somebody's.
+    match connect_now(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() != ErrorKind::WouldBlock => {
+            return refuse(&format!("is a socket that something else may use ({error}); remove it"));
+        }
+        _ => return refuse("has another server that listens there; stop it"),
+    }
+    if is_bound(path) {
+        return refuse("is a socket that another process has, and does not listen on yet; stop it");
+    }
+    // Another server may have put its own there since: what is removed is looked at once more, under a name that no other process uses.
+    let aside = path.with_file_name(format!(".towa-dead-{}", std::process::id()));
+    match std::fs::rename(path, &aside) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io(format!("remove the stale socket {name}")))?,
+    }
+    if std::fs::symlink_metadata(&aside).is_ok_and(|now| (now.dev(), now.ino()) == (old.dev(), old.ino())) {
+        return std::fs::remove_file(&aside).map_err(io(format!("remove the stale socket {name}")));
+    }
+    give_back(&aside, path);
+    refuse("has another server that has just begun to listen there; stop it")
+}
+
+/// Gives what lies at `aside` its name again, unless something else has that by now.
+fn give_back(aside: &Path, path: &Path) {
+    let c_string = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes());
+    if let (Ok(from), Ok(to)) = (c_string(aside), c_string(path)) {
+        // SAFETY: both names are NUL-terminated.
+        unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) };
+    }
+}
+
+/// Connects to the socket, without waiting for one that takes nobody in.
+fn connect_now(path: &Path) -> io::Result<()> {
+    let (socket, name) = (new_socket()?, address_of(path)?);
+    // SAFETY: the descriptor is ours; `name` is a whole address, and lives through the call.
+    checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) }).map(drop)
+}
+
+/// Whether a process has a socket by this name, as the kernel tells: one that does not listen refuses as one that is dead does.
+fn is_bound(path: &Path) -> bool {
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let names = [path.as_os_str().as_bytes(), absolute.as_os_str().as_bytes()];
+    // Num RefCount Protocol Flags Type St Inode Path
+    let name_of = |line: &'_ [u8]| line.iter().position(|byte| b"/.".contains(byte)).map(|at| line[at..].to_vec());
+    table.split(|byte| *byte == b'\n').skip(1).filter_map(name_of).any(|name| names.contains(&&name[..]))
+}
+
+/// Gives the socket at `path` the permissions that the umask took away; gives its device and number. A link there is not followed.
+fn complete(path: &Path, mode: u32) -> io::Result<(u64, u64)> {
+    let file = std::fs::File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let status = file.metadata()?;
+    if !status.file_type().is_socket() {
+        return Err(io::Error::other("another process has replaced it"));
+    }
+    if status.permissions().mode() & 0o7777 != mode {
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::set_permissions(name, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok((status.dev(), status.ino()))
+}
+
+const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the descriptor is new and owned from here on.
+    unsafe { checked(libc::socket(libc::AF_UNIX, kind, 0)).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// The address of the socket at `path`, NUL-terminated: longer ones are refused.
+fn address_of(path: &Path) -> io::Result<libc::sockaddr_un> {
+    let address = std::os::unix::net::SocketAddr::from_pathname(path)?;
+    let mut name = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    let bytes = address.as_pathname().unwrap_or(path).as_os_str().as_bytes();
+    name.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
+    Ok(name)
 }
 
 /// Makes the socket with permissions `mode`, less the umask, from the first moment on: the kernel gives the file those of the descriptor
 /// that is bound. Permissions that are set on the file later leave a moment in which others can connect, and stay connected.
 fn listen_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    let address = std::os::unix::net::SocketAddr::from_pathname(path)?;
-    let checked = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
-    let mut name = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
-    let bytes = address.as_pathname().unwrap_or(path).as_os_str().as_bytes();
-    name.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: the descriptor is new and owned from here on; `name` is a whole address, NUL-terminated (`from_pathname` refuses longer
-    // ones), and lives through the call.
-    let socket = unsafe {
-        let socket = OwnedFd::from_raw_fd(checked(libc::socket(libc::AF_UNIX, kind, 0))?);
+    let (socket, name) = (new_socket()?, address_of(path)?);
+    // SAFETY: the descriptor is ours; `name` is a whole address, and lives through the call.
+    unsafe {
         checked(libc::fchmod(socket.as_raw_fd(), mode as libc::mode_t))?;
-        let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        checked(libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len))?;
+        checked(libc::bind(socket.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN))?;
         checked(libc::listen(socket.as_raw_fd(), 1))?;
-        socket
-    };
+    }
     Ok(UnixListener::from_std(socket.into()))
 }
 
@@ -222,5 +300,66 @@ mod tests {
         drop((datagram, std::fs::remove_file(&path)));
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(bind_unix(&path, 0o700).is_ok(), "a stale socket is replaced");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it goes with its server");
+        // Bound, and not yet listened on: connecting is refused as where nothing is.
+        let (socket, name) = (new_socket().unwrap(), address_of(&path).unwrap());
+        // SAFETY: as in `listen_at`.
+        checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) }).unwrap();
+        refused(&path, "does not listen on yet");
+        drop(socket);
+        // It listens, and has no room for one more that connects.
+        std::fs::remove_file(&path).unwrap();
+        let listener = listen_at(&path, 0o700).unwrap();
+        let crowd: Vec<_> = (0..8).map(|_| (new_socket().unwrap(), address_of(&path).unwrap())).collect();
+        for (socket, name) in &crowd {
+            // SAFETY: as in `connect_now`. Sooner or later there is no room.
+            unsafe { libc::connect(socket.as_raw_fd(), (&raw const *name).cast(), ADDRESS_LEN) };
+        }
+        refused(&path, "another server that listens there");
+        drop((crowd, listener));
+        // SAFETY: asks, and changes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            return eprintln!("SKIP in part: giving a socket to another user takes root");
+        }
+        std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+        refused(&path, "of user 4711");
+    }
+
+    fn refused(path: &PathBuf, why: &str) {
+        let said = bind_unix(path, 0o700).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains(why) && said.contains("give -s another path") && path.exists(), "{said}");
+    }
+
+    #[test]
+    fn a_server_changes_and_removes_its_own_socket_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("socket"), dir.path().join("victim"));
+        std::fs::write(&victim, "").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let listener = bind_unix(&path, 0o700).unwrap();
+        // Another process puts a link in its place before its permissions are set, and another server its socket before it ends.
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(complete(&path, 0o777).is_err());
+        assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        let next = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists(), "the socket of the next server");
+        drop(next);
+    }
+
+    /// Two servers find the same dead socket: the second finds the first one's in its place.
+    #[test]
+    fn a_socket_that_took_a_dead_ones_place_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let old = std::fs::symlink_metadata(&path).unwrap();
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
+        // Dead, too, so that only its number tells.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(remove_dead(&path, &old).is_err_and(|error| error.to_string().contains("has just begun")));
+        assert!(path.exists() && std::fs::read_dir(dir.path()).unwrap().count() == 2);
     }
 }
