@@ -5,9 +5,12 @@ mod list;
 mod restart;
 mod run;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use towa_snap::store::Which;
 
@@ -69,15 +72,21 @@ struct Place {
     which: Which,
 }
 
-/// `DIR` or `DIR@N`.
-fn place(text: &str) -> std::result::Result<Place, String> {
-    match text.rsplit_once('@') {
-        Some((dir, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) && !number.is_empty() => {
-            let number = number.parse().map_err(|e| format!("{number}: {e}"))?;
-            Ok(Place { dir: dir.into(), which: Which::Number(number) })
+/// The parser of `DIR` or `DIR@N`.
+fn places() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(|text| place(&text))
+}
+
+fn place(text: &OsStr) -> std::result::Result<Place, String> {
+    let bytes = text.as_bytes();
+    let halves = bytes.iter().rposition(|byte| *byte == b'@').map(|at| (OsStr::from_bytes(&bytes[..at]), &bytes[at + 1..]));
+    match halves {
+        Some((dir, number)) if number.iter().all(u8::is_ascii_digit) && !number.is_empty() => {
+            let number = String::from_utf8_lossy(number);
+            Ok(Place { dir: dir.into(), which: Which::Number(number.parse().map_err(|e| format!("{number}: {e}"))?) })
         }
-        Some((dir, after)) if !dir.is_empty() && !std::path::Path::new(text).exists() => {
-            Err(format!("behind the @ comes the number of a checkpoint, not {after:?}"))
+        Some((dir, after)) if !dir.is_empty() && !Path::new(text).exists() => {
+            Err(format!("behind the @ comes the number of a checkpoint, not {:?}", String::from_utf8_lossy(after)))
         }
         _ if text.is_empty() => Err("it is empty: name the directory of the checkpoints".into()),
         _ => Ok(Place { dir: text.into(), which: Which::Newest }),

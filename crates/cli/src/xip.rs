@@ -8,6 +8,7 @@ mod place;
 mod plan;
 mod run;
 mod split;
+mod table;
 mod trace;
 
 use anyhow::Result;

@@ -20,6 +20,7 @@ use mount::Mount;
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Detected {
     /// The path looked at: the one given, or its nearest parent that exists.
+    #[serde(with = "crate::paths::one")]
     pub path: PathBuf,
     /// The medium that suits it.
     pub kind: Kind,

@@ -37,6 +37,7 @@ mod lock;
 mod mapped;
 mod mapping;
 mod model;
+pub mod paths;
 mod per_thread;
 pub mod persist;
 mod ram;

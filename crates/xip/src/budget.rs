@@ -30,6 +30,7 @@ pub const COLUMNS: u64 = 65_536;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
     /// The program or library.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// Times it was run, or mapped, in what was traced.
     pub runs: u64,

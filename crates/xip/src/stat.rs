@@ -37,8 +37,10 @@ impl Pages {
 #[derive(Clone, Debug, Serialize)]
 pub struct TextStat {
     /// Where it is looked for.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// The store.
+    #[serde(with = "towa_media::paths::one")]
     pub store: PathBuf,
     /// Pages mapped from there, text.
     pub text_pages: u64,
@@ -56,6 +58,7 @@ pub struct TextStat {
 #[derive(Clone, Debug, Serialize)]
 pub struct Stat {
     /// Its path, without links.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// `program`, `static program` or `library`.
     pub kind: &'static str,

@@ -43,6 +43,7 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TracedObject {
     /// Where it lies; absolute, links resolved.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// Program or library.
     pub kind: ObjectKind,
@@ -83,6 +84,28 @@ pub struct Faults {
     /// Pages of 4 KiB that were faulted, each counted once in every run (exec) of a process. Where faults are not seen one by one
     /// ([`Trace::exact`] is false) they are pages that were mapped at the end: more, for the kernel maps a faulted page's neighbours as well.
     pub pages: u64,
+}
+
+impl TracedObject {
+    /// All faults in it.
+    pub fn faults(&self) -> u64 {
+        self.text.total() + self.data.total()
+    }
+}
+
+impl Faults {
+    /// Those that had to wait, and the others.
+    pub fn total(&self) -> u64 {
+        self.major + self.minor
+    }
+}
+
+impl std::ops::AddAssign for Faults {
+    fn add_assign(&mut self, more: Faults) {
+        self.major += more.major;
+        self.minor += more.minor;
+        self.pages += more.pages;
+    }
 }
 
 impl Trace {

@@ -21,6 +21,7 @@ use crate::store::{Entry, Readers, Store, Text, Use, safety};
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     /// Where.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// What, and what to do.
     pub what: String,
@@ -38,8 +39,10 @@ pub struct Verified {
     /// Bytes that they take.
     pub bytes: u64,
     /// Programs and libraries that are split no more, of whose text `gc` gets rid.
+    #[serde(serialize_with = "towa_media::paths::many")]
     pub stale: Vec<PathBuf>,
     /// Programs and libraries that cannot be looked at: their directory is not there.
+    #[serde(serialize_with = "towa_media::paths::many")]
     pub unseen: Vec<PathBuf>,
     /// What is wrong.
     pub problems: Vec<Problem>,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use towa_xip::Error;
-use towa_xip::trace::{Options, start, table, trace};
+use towa_xip::trace::{Options, start, trace};
 use towa_xip::traced::{ObjectKind, Trace, TracedObject};
 
 fn words(command: &[&str]) -> Vec<OsString> {
@@ -33,7 +33,7 @@ fn counts(trace: &Trace) -> (u64, u64, u64) {
 
 fn named<'a>(trace: &'a Trace, name: &str) -> &'a TracedObject {
     let is_named = |object: &&TracedObject| object.path.file_name().is_some_and(|found| found.to_string_lossy() == name);
-    trace.objects.iter().find(is_named).unwrap_or_else(|| panic!("{name} is not in {}", table(trace, 100)))
+    trace.objects.iter().find(is_named).unwrap_or_else(|| panic!("{name} is not in {trace:#?}"))
 }
 
 /// A program from C.
@@ -62,7 +62,7 @@ fn sees_faults(test: &str) -> bool {
 fn forks_and_execs_of_a_shell_are_exact() {
     let found = sh("true; /usr/bin/env true; (sleep 0.1 & wait); ls / | cat >/dev/null");
     // Forks: env, the subshell, sleep within it, ls, cat. Execs: sh, env, true by env, sleep, ls, cat.
-    assert_eq!(counts(&found), (6, 5, 6), "{}", table(&found, 20));
+    assert_eq!(counts(&found), (6, 5, 6), "{found:#?}");
     assert_eq!(found.exit_status, 0);
     let shell = std::fs::canonicalize("/bin/sh").unwrap();
     let shell = named(&found, &shell.file_name().unwrap().to_string_lossy());
@@ -290,7 +290,7 @@ fn files_that_are_only_read_are_no_libraries() {
             return p[0] + p[4096] == 1;
         }"#;
     let found = traced(&[text(&compiled(dir.path(), "reader", source)), text(&read)]);
-    assert!(!found.objects.iter().any(|object| object.path == read), "{}", table(&found, 20));
+    assert!(!found.objects.iter().any(|object| object.path == read), "{found:#?}");
     assert_eq!(found.exit_status, 0);
 }
 

@@ -54,7 +54,7 @@ pub struct VerifyArgs {
     #[arg(long)]
     json: bool,
     /// The directory of the checkpoints; the newest one, or @N.
-    #[arg(value_name = "DIR[@N]", value_parser = super::place)]
+    #[arg(value_name = "DIR[@N]", value_parser = super::places())]
     place: Place,
 }
 

@@ -20,7 +20,7 @@ use super::run::Mode;
 #[derive(Debug, Args)]
 pub struct RestartArgs {
     /// The directory of the checkpoints; the newest one, or @N.
-    #[arg(value_name = "DIR[@N]", value_parser = super::place)]
+    #[arg(value_name = "DIR[@N]", value_parser = super::places())]
     place: Place,
     /// Make files that the program was writing what they were: from the checkpoint's copy where the file system clones files, else cut back to
     /// the length they had.

@@ -71,7 +71,7 @@ pub fn run(args: &TraceArgs) -> Result<()> {
     let running = xip::start(&args.command, &options).map_err(|e| not_started(&args.command, e))?;
     pass_on(signals, running.leader(), Arc::clone(&options.stop));
     let trace = running.finish().map_err(|e| not_started(&args.command, e))?;
-    let text = report::plain_lines(&xip::table(&trace, args.top)).into_owned();
+    let text = report::plain_lines(&super::table::table(&trace, args.top)).into_owned();
     match &mut tables {
         Some(file) => file.write_all(text.as_bytes()).context("writing the tables")?,
         None => drop(std::io::stderr().write_all(text.as_bytes())),

@@ -106,3 +106,80 @@ fn what_a_checkpoint_says_is_shown_and_does_nothing() {
         passes(&["snap", look], &store);
     }
 }
+
+/// Files may have names that are no text. JSON is text all the same, and every command says what it would of another name.
+#[test]
+fn names_that_are_no_text_make_json_all_the_same() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let odd = OsStr::from_bytes(b"odd\xff\x80");
+    let place = dir.path().join(odd);
+    std::fs::create_dir(&place).unwrap();
+    let at = |name: &str| place.join(name).into_os_string();
+    let says = |args: &[&OsStr]| {
+        let out = command(&[]).args(args).output().unwrap();
+        let said = String::from_utf8(out.stderr).expect("text");
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {said}"));
+        (out.status.code(), report)
+    };
+    let run = |words: &[&str], paths: &[&OsString]| {
+        let words = words.iter().map(OsStr::new).chain(["--json"].map(OsStr::new));
+        says(&words.chain(paths.iter().map(|path| path.as_os_str())).collect::<Vec<_>>())
+    };
+    let (pool, copy) = (at("pool"), at("copy"));
+    for words in [&["info"][..], &["verify"], &["recover"], &["stats"], &["checkpointer"]] {
+        run(words, &[&pool]);
+    }
+    let options = Options { heap_len: 8 << 20, ..Options::default() };
+    Pool::open_or_create(Path::new(&pool), &options).unwrap().close().unwrap();
+    for words in [&["info"][..], &["verify"], &["recover"]] {
+        assert_eq!(run(words, &[&pool]).0, Some(0), "{words:?}");
+    }
+    assert_eq!(run(&["backup"], &[&pool, &copy]).0, Some(0));
+    let program = place.join("sort");
+    assert!(copy_program(Path::new("/usr/bin/sort"), &program));
+    let (program, store, trace) = (program.into_os_string(), at("store"), at("trace"));
+    let mut traced = command(&["xip", "trace", "--json"]);
+    let traced = traced.arg(&trace).arg("--").arg(&program).arg("/dev/null").output().unwrap();
+    if traced.status.success() {
+        let plan: &[&OsStr] =
+            &["xip".as_ref(), "plan".as_ref(), "--json".as_ref(), "--budget".as_ref(), "64M".as_ref(), "--trace".as_ref(), &trace];
+        let (_, plan) = says(plan);
+        let bytes: Vec<u8> = program.as_bytes().to_vec();
+        assert!(plan.to_string().contains(&serde_json::json!(bytes).to_string()), "the path as it is: {plan}");
+    } else {
+        eprintln!("SKIPPED in part: nothing can be traced here: {}", text(&traced.stderr));
+    }
+    run(&["xip", "stat"], &[&program]);
+    let split: &[&OsStr] =
+        &["xip".as_ref(), "split".as_ref(), "--json".as_ref(), "--volatile".as_ref(), "--store".as_ref(), &store, &program];
+    if says(split).0 == Some(0) {
+        for (words, path) in
+            [(["xip", "stat"], &program), (["xip", "verify"], &store), (["xip", "gc"], &store), (["xip", "join"], &program)]
+        {
+            assert_eq!(run(&words, &[path]).0, Some(0), "{words:?}");
+        }
+    }
+    if !is_root() {
+        return eprintln!("SKIPPED in part: tracing other programs takes root here");
+    }
+    let sleep = place.join("sleep");
+    assert!(copy_program(Path::new("/bin/sleep"), &sleep));
+    let mut sleeper = Command::new(&sleep);
+    sleeper.arg("1000").current_dir(&place).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut sleeper = sleeper.spawn().unwrap();
+    let snaps = at("snaps");
+    let (code, taken) = run(&["snap", "take"], &[&snaps, &sleeper.id().to_string().into()]);
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    if code != Some(0) {
+        return eprintln!("SKIPPED in part: no checkpoint can be taken here: {taken}");
+    }
+    for words in [["snap", "list"], ["snap", "inspect"], ["snap", "verify"]] {
+        assert_eq!(run(&words, &[&snaps]).0, Some(0), "{words:?}");
+    }
+    let (_, state) = run(&["snap", "inspect"], &[&snaps]);
+    assert_eq!(state["process"]["directory"], serde_json::json!(place.as_os_str().as_bytes()));
+}

@@ -12,6 +12,7 @@ use super::region::{Backing, Region};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappedFile {
     /// Its name.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// Which it is, and in which state.
     pub identity: Identity,

@@ -22,10 +22,12 @@ pub struct Process {
     /// Its number, which it has again after a restart.
     pub pid: Tid,
     /// The program.
+    #[serde(with = "towa_media::paths::one")]
     pub program: PathBuf,
     /// Its arguments, for people.
     pub arguments: Vec<String>,
     /// Current directory.
+    #[serde(with = "towa_media::paths::one")]
     pub directory: PathBuf,
     /// umask(2)
     pub umask: u32,

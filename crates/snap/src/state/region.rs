@@ -42,6 +42,7 @@ pub enum Backing {
     /// A file.
     File {
         /// Its name.
+        #[serde(with = "towa_media::paths::one")]
         path: PathBuf,
         /// Device: major and minor number.
         device: (u32, u32),

@@ -39,6 +39,7 @@ pub struct Collect {
 #[derive(Clone, Debug, Serialize)]
 pub struct Removed {
     /// Where it was.
+    #[serde(with = "towa_media::paths::one")]
     pub path: PathBuf,
     /// Bytes it took.
     pub bytes: u64,
@@ -50,10 +51,13 @@ pub struct Collected {
     /// Texts.
     pub texts: Vec<Removed>,
     /// Programs and libraries that have no text there any more: never replaced; changed, of libraries; or gone, if that was forced.
+    #[serde(serialize_with = "towa_media::paths::many")]
     pub forgotten: Vec<PathBuf>,
     /// Programs that are not at their place: moved, removed, or replaced. Their text is kept.
+    #[serde(serialize_with = "towa_media::paths::many")]
     pub missed: Vec<PathBuf>,
     /// Programs and libraries whose directory is not there: kept.
+    #[serde(serialize_with = "towa_media::paths::many")]
     pub kept: Vec<PathBuf>,
     /// Unfinished files of a writer that was stopped.
     pub unfinished: usize,

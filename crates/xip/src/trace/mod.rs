@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌── tree (ptrace) ── programs, forks, execs, how it ended ─────────────┐
-//!   command ─┤                                                                      ├─► Trace ─► table
+//!   command ─┤                                                                      ├─► Trace
 //!            └── perf ── spaces ── objects: faults and pages, text and data ────────┘
 //!                 └ not permitted: smaps, pages only
 //! ```
@@ -25,7 +25,6 @@ mod perf;
 mod smaps;
 mod spaces;
 mod sys;
-mod table;
 mod tree;
 
 use std::ffi::OsString;
@@ -37,7 +36,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-pub use self::table::table;
 use self::tree::Tree;
 use crate::traced::{SCHEMA, Trace};
 use crate::{Error, Result};

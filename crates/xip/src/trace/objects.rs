@@ -70,7 +70,7 @@ impl Objects {
             let is_program = programs.iter().any(|program| program.path == object.path);
             let is_only_read = !object.is_executed && object.elf.as_ref().is_none_or(|elf| elf.text_bytes > 0);
             if is_only_read && !is_program {
-                [object.text, object.data].iter().for_each(|faults| add(&mut other, faults));
+                [object.text, object.data].iter().for_each(|faults| other += *faults);
                 continue;
             }
             found.insert(object.path.clone(), library(object));
@@ -85,8 +85,7 @@ impl Objects {
             }
         }
         let mut objects: Vec<TracedObject> = found.into_values().collect();
-        objects.iter_mut().for_each(|object| object.path = object.path.to_string_lossy().into_owned().into());
-        objects.sort_by(|a, b| faults(b).cmp(&faults(a)).then_with(|| a.path.cmp(&b.path)));
+        objects.sort_by(|a, b| b.faults().cmp(&a.faults()).then_with(|| a.path.cmp(&b.path)));
         (objects, other)
     }
 }
@@ -95,21 +94,4 @@ fn library(object: Object) -> TracedObject {
     let Object { path, elf, forks, mapped_by, text, data, .. } = object;
     let Elf { text_bytes, data_bytes, .. } = elf.unwrap_or_default();
     TracedObject { path, kind: ObjectKind::Library, execs: 0, forks, mapped_by, text_bytes, data_bytes, text, data }
-}
-
-/// All faults of an object.
-pub fn faults(object: &TracedObject) -> u64 {
-    total(&object.text) + total(&object.data)
-}
-
-/// Both kinds of faults.
-pub fn total(faults: &Faults) -> u64 {
-    faults.major + faults.minor
-}
-
-/// Adds counts to others.
-pub fn add(to: &mut Faults, from: &Faults) {
-    to.major += from.major;
-    to.minor += from.minor;
-    to.pages += from.pages;
 }

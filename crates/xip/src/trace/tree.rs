@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::elf::{self, Elf};
-use super::objects::{self, Objects};
+use super::objects::Objects;
 use super::smaps;
 use super::sys::{self, Pid};
 use crate::traced::Faults;
@@ -232,7 +232,7 @@ impl Tree {
     fn exiting(&mut self, tid: Pid) {
         let group = self.tasks.get(&tid).copied().unwrap_or(tid);
         if let Some(faults) = kernel_faults(group, tid) {
-            objects::add(&mut self.kernel, &faults);
+            self.kernel += faults;
         }
         if let (Some(pages), true) = (&mut self.pages, tid == group) {
             let is_by_exec = self.processes.get(&group).is_some_and(|process| process.is_by_exec);

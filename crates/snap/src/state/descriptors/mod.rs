@@ -58,6 +58,7 @@ pub enum Kind {
     /// A file with a name: it is opened again, and must be the same one then.
     Regular {
         /// Its name.
+        #[serde(with = "towa_media::paths::one")]
         path: PathBuf,
         /// Which it is.
         identity: Identity,
@@ -80,6 +81,7 @@ pub enum Kind {
     /// A directory.
     Directory {
         /// Its name.
+        #[serde(with = "towa_media::paths::one")]
         path: PathBuf,
         /// Where the next listing goes on.
         position: u64,
@@ -87,6 +89,7 @@ pub enum Kind {
     /// What the system tells of the process itself: /proc/self/fd, /proc/self/maps and the like.
     Own {
         /// Its name below /proc/self.
+        #[serde(with = "towa_media::paths::one")]
         path: PathBuf,
         /// Where the next read or listing goes on.
         position: u64,
@@ -94,6 +97,7 @@ pub enum Kind {
     /// One of the devices that have no state: null, zero, full, random, urandom.
     Device {
         /// Its name.
+        #[serde(with = "towa_media::paths::one")]
         path: PathBuf,
     },
     /// Standard input, output or error, where that is a terminal or leads out of the process: the restarted process gets those of its

@@ -3,10 +3,10 @@
 //! What must hold: every line is one line, whatever a path holds; a table that was cut says how much is missing, and the totals are of all.
 
 use std::fmt::Write;
-use std::path::Path;
 
-use super::objects::{add, faults, total};
-use crate::traced::{Faults, ObjectKind, Trace, TracedObject};
+use towa_xip::traced::{Faults, ObjectKind, Trace, TracedObject};
+
+use crate::report::{path, plain};
 
 /// `trace` as text, with the first `top` programs and libraries.
 pub fn table(trace: &Trace, top: usize) -> String {
@@ -48,16 +48,16 @@ fn objects(text: &mut String, name: &str, objects: &[&TracedObject], top: usize)
             "  {:>8} {:>8} {forks:>6} {runs:>9} {:>11} {:>11} {:>11} {:>11} {:>7}  {}",
             text_bytes.div_ceil(1024),
             data_bytes.div_ceil(1024),
-            total(in_text),
+            in_text.total(),
             in_text.pages,
-            total(data),
+            data.total(),
             data.pages,
             in_text.major + data.major,
             path(&object.path)
         );
     }
     if let Some(more @ 1..) = objects.len().checked_sub(top) {
-        let left: u64 = objects[top..].iter().map(|object| faults(object)).sum();
+        let left: u64 = objects[top..].iter().map(|object| object.faults()).sum();
         let _ = writeln!(text, "  and {more} more, with {left} faults");
     }
 }
@@ -65,7 +65,7 @@ fn objects(text: &mut String, name: &str, objects: &[&TracedObject], top: usize)
 fn totals(text: &mut String, trace: &Trace, programs: &[&TracedObject], libraries: &[&TracedObject]) {
     let sum = |objects: &[&TracedObject], of: fn(&TracedObject) -> &Faults| {
         let mut all = Faults::default();
-        objects.iter().for_each(|object| add(&mut all, of(object)));
+        objects.iter().for_each(|object| all += *of(object));
         all
     };
     let classes = [
@@ -78,23 +78,14 @@ fn totals(text: &mut String, trace: &Trace, programs: &[&TracedObject], librarie
     let mut all = Faults::default();
     let _ = writeln!(text, "\n  {:>9} {:>9} {:>9}", "faults", "major", "pages");
     for (name, faults) in classes {
-        add(&mut all, &faults);
+        all += faults;
         line(text, name, &faults);
     }
     line(text, "all", &all);
 }
 
 fn line(text: &mut String, name: &str, faults: &Faults) {
-    let _ = writeln!(text, "  {:>9} {:>9} {:>9}  {name}", total(faults), faults.major, faults.pages);
-}
-
-fn path(path: &Path) -> String {
-    plain(&path.to_string_lossy())
-}
-
-/// Without what would end a line or steer a terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    let _ = writeln!(text, "  {:>9} {:>9} {:>9}  {name}", faults.total(), faults.major, faults.pages);
 }
 
 #[cfg(test)]
