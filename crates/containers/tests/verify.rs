@@ -44,6 +44,36 @@ fn every_container_is_checked_by_its_tag() {
     assert_eq!(found, wanted.map(|(name, kind, items)| Checked { name: name.into(), kind, items }));
 }
 
+/// A medium that loses a page gives zeros. One line of the heap after the other becomes that: bucket lines and nodes are noticed, with and without
+/// items.
+#[test]
+fn zeros_do_not_pass_for_what_is_empty() {
+    let pool = Pool::volatile(&Options { heap_len: 16 << 20, ..Options::default() }).expect("open");
+    HashMap::open(&pool, "hash", &HashMapOptions::default()).expect("open");
+    OrderedMap::open(&pool, "ordered").expect("open");
+    for (pool, nodes) in [(pool, 1), (filled(), 20)] {
+        check_all(&pool).expect("sound");
+        let (base, _) = pool.heap_range();
+        let (from, to) = (base + (256 << 10), base + (256 << 10) + pool.stats().heap_used as usize + (1 << 20));
+        let mut noticed = 0;
+        for at in (from..to).step_by(64) {
+            let line = at as *mut [u64; 8];
+            // SAFETY: in the heap, which is mapped; put back before anybody else uses the pool.
+            unsafe {
+                let was = line.read();
+                if was == [0; 8] {
+                    continue;
+                }
+                line.write([0; 8]);
+                noticed += u32::from(check_all(&pool).is_err());
+                line.write(was);
+            }
+        }
+        assert!(noticed >= 1024 + nodes, "{noticed}");
+        check_all(&pool).expect("sound again");
+    }
+}
+
 /// One word of the heap after the other gets a value that it should not have. What matters is noticed or harmless, and never
 /// followed: a hole in the checks ends this test by SIGSEGV.
 #[test]

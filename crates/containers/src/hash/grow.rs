@@ -5,7 +5,7 @@
 //! ```
 //! Each step is atomic with the rest, as it is one transaction; a crash leaves the table before or after the split.
 
-use super::table::{EMPTY, HEADS, Item, Line, STRIPES, Table};
+use super::table::{EMPTY, HEADS, Item, Line, SEAL, STRIPES, Table};
 use crate::segments::{Directory, SEGMENT};
 use crate::store::{put, put_if_changed};
 use crate::{Result, handle};
@@ -103,7 +103,7 @@ unsafe fn relink(tx: &Tx<'_>, old: *mut Line, new: *mut Line, bit: u64) {
             put_if_changed(tx, stays, ptr::null_mut());
             put_if_changed(tx, goes, ptr::null_mut());
         }
-        (*new).count = moved;
-        put_if_changed(tx, &raw mut (*old).count, (*old).count - moved);
+        (*new).sealed_count = SEAL + moved;
+        put_if_changed(tx, &raw mut (*old).sealed_count, (*old).sealed_count - moved);
     }
 }

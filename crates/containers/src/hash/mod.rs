@@ -199,7 +199,7 @@ impl HashMap {
             }
             let mut guard = self.0.write(stripe);
             // SAFETY: the stripe is held.
-            let count = self.0.lines_of_stripe(stripe).map(|line| unsafe { (*line).count }).sum();
+            let count = self.0.lines_of_stripe(stripe).map(|line| unsafe { (*line).count() }).sum();
             guard.count = Some(count);
             sum += count;
         }

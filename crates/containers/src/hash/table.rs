@@ -49,11 +49,27 @@ pub(super) struct Growth {
 #[derive(Clone, Copy)]
 pub(super) struct Line {
     pub heads: [*mut Item; HEADS],
-    /// Items in all its chains.
-    pub count: u64,
+    /// Items in all its chains, and above them [`SEAL`], which counting up and down leaves alone.
+    pub sealed_count: u64,
 }
 
-pub(super) const EMPTY: Line = Line { heads: [ptr::null_mut(); HEADS], count: 0 };
+/// Above the number of items in every line: what was zeroed does not pass for an empty one.
+pub(super) const SEAL: u64 = 0x4c49_4e45 << COUNT_BITS;
+const COUNT_BITS: u32 = 32;
+
+pub(super) const EMPTY: Line = Line { heads: [ptr::null_mut(); HEADS], sealed_count: SEAL };
+
+impl Line {
+    /// Items in all its chains.
+    pub fn count(&self) -> u64 {
+        self.sealed_count & ((1 << COUNT_BITS) - 1)
+    }
+
+    /// Whether it is what a table made.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed_count >> COUNT_BITS == SEAL >> COUNT_BITS
+    }
+}
 
 #[repr(C)]
 pub(super) struct Item {
@@ -121,7 +137,7 @@ impl Table {
         let sample: Vec<u64> = (0..lines)
             .step_by(step as usize)
             // SAFETY: the line is there, and nobody has a handle yet.
-            .map(|i| unsafe { (*self.line(i)).count })
+            .map(|i| unsafe { (*self.line(i)).count() })
             .collect();
         // A damaged line may say anything.
         let sum = sample.iter().map(|count| u128::from(*count)).sum::<u128>();

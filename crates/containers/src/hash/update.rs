@@ -186,7 +186,7 @@ impl HashMap {
             for line in self.0.lines_of_stripe(i) {
                 // SAFETY: the stripe is held until after the transaction.
                 unsafe {
-                    let count = (*line).count;
+                    let count = (*line).count();
                     if count == 0 {
                         continue;
                     }
@@ -250,7 +250,7 @@ impl Table {
             tx.mark(line.cast(), size_of::<super::table::Line>());
             (*item).next = (*line).heads[place.head];
             (*line).heads[place.head] = item;
-            (*line).count += 1;
+            (*line).sealed_count += 1;
             Ok(true)
         }
     }
@@ -263,7 +263,7 @@ impl Table {
         // SAFETY: the stripe is held.
         unsafe {
             put(tx, place.link, (*place.item).next);
-            put(tx, &raw mut (*place.line).count, (*place.line).count - 1);
+            put(tx, &raw mut (*place.line).sealed_count, (*place.line).sealed_count - 1);
             tx.free(NonNull::new_unchecked(place.item).cast());
         }
     }
@@ -274,7 +274,10 @@ impl Table {
         let lines = self.lines.load(std::sync::atomic::Ordering::Acquire);
         // SAFETY: the stripe is held; each pointer is checked before it is followed.
         unsafe {
-            let (mut found, expected) = (0, (*line).count);
+            if !(*line).is_sealed() {
+                return Err(Error::Damaged(format!("bucket line {line:p} is none: zeros, or something else, lie there")));
+            }
+            let (mut found, expected) = (0, (*line).count());
             for head in 0..super::table::HEADS {
                 let mut item = (*line).heads[head];
                 while !item.is_null() {

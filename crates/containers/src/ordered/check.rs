@@ -1,7 +1,7 @@
 //! Verifying a whole tree.
 
 use super::OrderedMap;
-use super::node::{CAPACITY, Inner, Leaf, Slot, Sought};
+use super::node::{CAPACITY, Inner, Leaf, SEAL, Slot, Sought};
 use super::tree::{Tree, UNKNOWN};
 use crate::pair::Pair;
 use crate::{Error, Result, bounds};
@@ -62,12 +62,12 @@ impl Tree {
             if height == 0 {
                 let leaf = node.cast::<Leaf>();
                 bounds::check(&self.pool, leaf, 0, "a leaf")?;
-                self.check_slots(node, (*leaf).count, || Leaf::slots(leaf), from, to)?;
+                self.check_slots(node, ((*leaf).count, (*leaf).seal), || Leaf::slots(leaf), from, to)?;
                 return Ok((*leaf).count);
             }
             let inner = node.cast::<Inner>();
             bounds::check(&self.pool, inner, 0, "an inner node")?;
-            self.check_slots(node, (*inner).count, || Inner::slots(inner), from, to)?;
+            self.check_slots(node, ((*inner).count, (*inner).seal), || Inner::slots(inner), from, to)?;
             let fences: Vec<&[u8]> = Inner::slots(inner).iter().map(|slot| Pair::key(slot.pair)).collect();
             let mut sum = 0;
             for (i, child) in Inner::children(inner).iter().enumerate() {
@@ -81,11 +81,14 @@ impl Tree {
     fn check_slots<'s>(
         &self,
         node: *mut u8,
-        count: u64,
+        (count, seal): (u64, u64),
         slots: impl FnOnce() -> &'s [Slot],
         from: Option<&[u8]>,
         to: Option<&[u8]>,
     ) -> Result<()> {
+        if seal != SEAL {
+            return Err(Error::Damaged(format!("node {node:p} is none: zeros, or something else, lie there")));
+        }
         if count as usize > CAPACITY {
             return Err(Error::Damaged(format!("node {node:p} says it has {count} entries of {CAPACITY}")));
         }

@@ -17,6 +17,9 @@ use std::cmp::Ordering;
 /// Entries in a leaf, separators in an inner node.
 pub(super) const CAPACITY: usize = 31;
 
+/// In every node.
+pub(super) const SEAL: u64 = u64::from_le_bytes(*b"towanode");
+
 #[repr(C, align(64))]
 pub(super) struct Header {
     pub key_size: u32,
@@ -43,7 +46,8 @@ pub(super) struct Slot {
 #[repr(C)]
 pub(super) struct Leaf {
     pub count: u64,
-    reserved: u64,
+    /// [`SEAL`]: what was zeroed does not pass for a node without entries.
+    pub seal: u64,
     pub slots: [Slot; CAPACITY],
 }
 
@@ -51,7 +55,8 @@ pub(super) struct Leaf {
 pub(super) struct Inner {
     /// Separators; there is one child more.
     pub count: u64,
-    reserved: u64,
+    /// [`SEAL`]: what was zeroed does not pass for a node without entries.
+    pub seal: u64,
     pub slots: [Slot; CAPACITY],
     pub children: [*mut u8; CAPACITY + 1],
 }
@@ -116,7 +121,7 @@ impl Leaf {
         // SAFETY: the caller's promise.
         unsafe {
             (&raw mut (*at).count).write(slots.len() as u64);
-            (&raw mut (*at).reserved).write(0);
+            (&raw mut (*at).seal).write(SEAL);
             (&raw mut (*at).slots).cast::<Slot>().copy_from_nonoverlapping(slots.as_ptr(), slots.len());
         }
     }
@@ -146,7 +151,7 @@ impl Inner {
         // SAFETY: the caller's promise.
         unsafe {
             (&raw mut (*at).count).write(slots.len() as u64);
-            (&raw mut (*at).reserved).write(0);
+            (&raw mut (*at).seal).write(SEAL);
             (&raw mut (*at).slots).cast::<Slot>().copy_from_nonoverlapping(slots.as_ptr(), slots.len());
             (&raw mut (*at).children).cast::<*mut u8>().copy_from_nonoverlapping(children.as_ptr(), children.len());
         }
