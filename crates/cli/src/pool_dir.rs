@@ -125,8 +125,10 @@ fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
 pub fn owner(dir: &Path) -> Option<u32> {
     let text = read_small(&dir.join("lock")).unwrap_or_default();
     let said = String::from_utf8_lossy(&text).split_whitespace().next().and_then(|word| word.parse::<u32>().ok());
-    // The lock is the directory's; that of the note is held beside it, and instead where directories cannot be locked.
-    let places = [fs::metadata(dir), fs::symlink_metadata(dir.join("lock"))];
+    // The superblock's (an arena's) decides. The directory's, which others can take, is held beside it; that of the note is, too, and takes its
+    // place where directories cannot be locked.
+    let of = |name: &str| fs::symlink_metadata(dir.join(name));
+    let places = [of(towa_heap::names::SUPERBLOCK), of(towa_alloc::NAME), fs::metadata(dir), of("lock")];
     places.into_iter().flatten().find_map(|place| holder::of(place.dev(), place.ino(), said))
 }
 

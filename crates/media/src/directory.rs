@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::descriptor::Descriptor;
-use crate::{Access, Allocation, Error, PAGE, Result};
+use crate::{Access, Allocation, Error, PAGE, Result, extents, owner};
 
 pub(crate) const LOCK: &str = "lock";
 
@@ -72,6 +72,14 @@ impl Directory {
         &self.path
     }
 
+    /// Refuses a directory of another user, before anything is written there.
+    pub(crate) fn check_owner(&self) -> Result<()> {
+        let status = self.handle.metadata();
+        let status =
+            status.map_err(|e| Error::from_io(self.path.display().to_string(), "reading the status of the directory", 0, e))?;
+        owner::check(|| self.path.display().to_string(), status.uid())
+    }
+
     /// A descriptor of the directory, borrowed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         borrow(&self.handle)
@@ -113,6 +121,9 @@ impl Directory {
         let status = file.metadata().map_err(|e| Error::from_io(&location, "reading the status", 0, e))?;
         if !status.is_file() {
             return Err(Error::NotRegular { location });
+        }
+        if access == Access::ReadWrite {
+            owner::check(|| location, status.uid())?;
         }
         Ok((file, status.len()))
     }
@@ -242,6 +253,45 @@ pub(crate) fn reserve(file: &File, location: &str, off: u64, len: u64) -> Result
             Err(e) => return Err(Error::from_io(location, "reserving space", len, e)),
         }
     }
+}
+
+/// Whether the first `len` bytes of `file` have space, all of them: copies that leave out zeros have holes where the original had space, and so have
+/// clones where that was not written yet.
+pub(crate) fn is_provided(file: &File, len: u64) -> bool {
+    if lives_in_memory(file) {
+        // Without looking at each page: there is no space but for pages.
+        return file.metadata().is_ok_and(|status| status.blocks() * 512 >= len);
+    }
+    // SAFETY: numbers only. The position of this file is used by nobody.
+    let hole = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_HOLE) };
+    hole >= 0 && hole as u64 >= len
+}
+
+/// Gives `file` blocks of its own for what of `off..off + len` it shares with another file, of which one is a clone (reflink), so that no later
+/// write there fails for want of space. Where the file system cannot do that ahead of a write, nothing.
+pub(crate) fn unshare(file: &File, location: &str, off: u64, len: u64) -> Result<()> {
+    let unshared = |off: u64, len: u64| {
+        // SAFETY: a call on a descriptor that we own.
+        let rc =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_UNSHARE_RANGE, off as libc::off_t, len as libc::off_t) };
+        result(rc)
+    };
+    let page = PAGE as u64;
+    // The first page is no hole, which this would fill. It tells whether asking for extents is of use, for that takes Btrfs long.
+    match unshared(0, page) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => {
+            return Err(Error::from_io(location, "copying what a clone shares", page, e));
+        }
+        Err(_) => return Ok(()),
+        Ok(()) => {}
+    }
+    for extent in extents::of(file).unwrap_or_default().into_iter().filter(|extent| extent.is_shared) {
+        let (first, end) = (extent.logical.max(off), (extent.logical + extent.len).min(off + len));
+        if first < end {
+            unshared(first, end - first).map_err(|e| Error::from_io(location, "copying what a clone shares", end - first, e))?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether the machine can provide the part of `len` bytes that `file` does not have already.

@@ -37,6 +37,7 @@ mod lock;
 mod mapped;
 mod mapping;
 mod model;
+mod owner;
 pub mod paths;
 mod per_thread;
 pub mod persist;
@@ -294,6 +295,15 @@ pub unsafe trait Region: Send + Sync + fmt::Debug {
     /// Provides space for `off..off + len`, so that writes there cannot fail with [`Error::Full`]. Keeps content. On a full
     /// tmpfs, writing what was not reserved is not an error but SIGBUS. Counts as a write of the range.
     fn reserve(&self, off: u64, len: u64) -> Result<()>;
+    /// Whether the first `len` bytes have space, as far as can be told at once: else they are to be [`reserve`](Self::reserve)d.
+    fn is_provided(&self, _len: u64) -> bool {
+        true
+    }
+    /// [`reserve`](Self::reserve)s what of `off..off + len` the region shares with another file, of which one is a clone (reflink). Takes next to
+    /// no time where nothing is shared, and else that of copying it. Nothing where the file system cannot do that ahead of a write.
+    fn unshare(&self, _off: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
     /// The bytes themselves, on media that map them shared (`dax`, `ram`). Reading them is a plain load; writing goes through
     /// the verbs above.
     fn bytes(&self) -> Option<NonNull<[u8]>>;

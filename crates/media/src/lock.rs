@@ -68,6 +68,7 @@ impl Directory {
     /// It is the kernel's lock of the directory itself: removing a file that looks like a stale note of a process
     /// lets no second owner in. Some network file systems lock no directories; there it is the lock of file `lock`.
     pub fn lock(&self) -> Result<Box<dyn Lock>> {
+        self.check_owner()?;
         self.refuse_foreign_note()?;
         let held = Held::start(self, libc::LOCK_EX)?;
         if held.ask(Table::lock)? { Ok(Box::new(held)) } else { Err(self.busy()) }
@@ -88,8 +89,11 @@ impl Directory {
     /// has the lock of file `name` for its whole stay: that lock decides. `whose`: who has it, if not this directory's
     /// owner. Where there is no such file, it is the directory's lock alone.
     pub fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
-        if !reads && let Some(mut note) = self.open_note()? {
-            self.refuse_foreign(&mut note)?;
+        if !reads {
+            self.check_owner()?;
+            if let Some(mut note) = self.open_note()? {
+                self.refuse_foreign(&mut note)?;
+            }
         }
         let held = Held::start(self, if reads { libc::LOCK_SH } else { libc::LOCK_EX })?;
         let has_directory = held.ask(Table::lock)?;
@@ -112,6 +116,7 @@ impl Directory {
 
     /// Takes the lock of file `name` alone, as [`Lock::take`] does, for a process that writes it beside the owner.
     pub fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
+        self.check_owner()?;
         let held = Held::start(self, libc::LOCK_EX)?;
         held.take(name, patience, whose)?;
         Ok(Box::new(held))

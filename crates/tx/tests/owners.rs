@@ -307,6 +307,33 @@ fn a_directory_with_the_same_files_is_the_same_pool() {
     }
 }
 
+/// Whoever wrote a pool may run code as its opener: root, for one, opens no pool of another user unasked. Looking at it takes no trust.
+#[test]
+fn a_pool_of_another_user_is_opened_if_that_user_is_trusted() {
+    let (_dir, pool) = place();
+    assert_eq!(open(&pool).0, "opened with 0");
+    let medium = || towa_media::open_dir(&pool, Some(towa_media::Kind::Ram), false).unwrap();
+    for of_user in [pool.clone(), pool.join("superblock"), pool.join("image"), pool.join("log")] {
+        if std::os::unix::fs::chown(&of_user, Some(4711), None).is_err() {
+            println!("SKIP: giving a pool to another user takes root");
+            return;
+        }
+        let before: Vec<_> = ["superblock", "image", "log"].map(|name| std::fs::read(pool.join(name)).unwrap()).into();
+        let said = open(&pool).0;
+        assert!(said.contains("belongs to user 4711") && said.contains("TOWA_TRUST_OWNER=4711"), "{}: {said}", of_user.display());
+        assert!(SeparateCheckpointer::attach(&*medium()).is_err());
+        towa_heap::verify(&*medium(), towa_heap::superblock::Door::Tx, &mut |_, _| ()).unwrap();
+        let after: Vec<_> = ["superblock", "image", "log"].map(|name| std::fs::read(pool.join(name)).unwrap()).into();
+        assert!(before == after, "a refused pool was written");
+        for (trusted, opens) in [("4710,4711", true), ("471", false)] {
+            let said = Actor::start_in(&["env", &format!("TOWA_TRUST_OWNER={trusted}")], "open", &pool).says();
+            assert_eq!(said == "opened with 0", opens, "{said}");
+        }
+        std::os::unix::fs::chown(&of_user, Some(0), None).unwrap();
+    }
+    assert_eq!(open(&pool).0, "opened with 0");
+}
+
 /// Whoever can read a directory can lock it, in either way: that keeps the pool's user neither from the pool nor from
 /// looking at it, and lets no second owner in.
 #[test]
