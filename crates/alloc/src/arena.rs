@@ -162,6 +162,8 @@ impl Arena {
             return Err(Error::WrongKind { pool, found: header.kind(), wanted: kind.into() });
         }
         lock.sign();
+        // A store into a block that a clone shares takes a new one; on a full disk it would be SIGBUS.
+        region.unshare(0, region.len())?;
         let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
         // A process that was killed may have left it named, and its name not yet durable.
         medium.sync_names()?;

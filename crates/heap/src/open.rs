@@ -149,14 +149,26 @@ impl Heap {
         };
         // Nothing is left that could be refused: from here on it is written.
         lock.sign();
+        // First: a store into a block that a clone shares takes a new one, which a full disk does not have, and where the file is mapped that is
+        // SIGBUS. The content stays, and stopping anywhere leaves what was there.
+        for region in [&*superblock_region, &*image, &*log_region] {
+            region.unshare(0, region.len())?;
+        }
+        // A ring's space was taken when it was made; a copy need not have it. (A lane's is taken when a thread takes the lane.)
+        for region in [&*superblock_region, &*log_region] {
+            if sb.door == Door::Epoch as u32 && !region.is_provided(region.len()) {
+                region.reserve(0, region.len())?;
+            }
+        }
         // An earlier process may have left names and a superblock that are not durable, though this process sees them. Going on
         // from them it would overwrite the older superblock: first they must be what a power cut leaves.
         medium.sync_names()?;
         superblock::make_durable(&*superblock_region, &sb)?;
         found.make_stamps_durable(&files, &sb)?;
-        if sb.clean == 0 || medium.kind() == Kind::Dax {
-            // What was provided beneath the frontier and never written may be gone with the power.
-            image.reserve(0, frontier.max(found.end_of_words()))?;
+        let upto = frontier.max(found.end_of_words());
+        if sb.clean == 0 || medium.kind() == Kind::Dax || !image.is_provided(upto) {
+            // What was provided beneath the frontier and never written may be gone with the power; and a copy need not have it.
+            image.reserve(0, upto)?;
         }
         let was_clean = sb.clean == 1;
         let (redo, chain_end, recovered, mut recovery) = found.replay(&*medium, &files, &mut sb)?;

@@ -168,6 +168,13 @@ unsafe impl Region for FileRegion {
         self.file.check().map_err(|e| Error::from_io(&self.location, "reserving space", len, e))?;
         directory::reserve(&self.file, &self.location, off, len)
     }
+    fn is_provided(&self, len: u64) -> bool {
+        self.file.check().is_err() || directory::is_provided(&self.file, len)
+    }
+    fn unshare(&self, off: u64, len: u64) -> Result<()> {
+        in_range(&self.location, off, len, self.len, self.writable)?;
+        directory::unshare(&self.file, &self.location, off, len)
+    }
     fn bytes(&self) -> Option<NonNull<[u8]>> {
         None
     }

@@ -145,6 +145,13 @@ unsafe impl Region for MappedRegion {
         }
         directory::reserve(&self.file, &self.location, off, len)
     }
+    fn is_provided(&self, len: u64) -> bool {
+        self.file.check().is_err() || directory::is_provided(&self.file, len)
+    }
+    fn unshare(&self, off: u64, len: u64) -> Result<()> {
+        in_range(&self.location, off, len, self.len(), self.writable)?;
+        if self.file.check().is_err() { Ok(()) } else { directory::unshare(&self.file, &self.location, off, len) }
+    }
     fn bytes(&self) -> Option<NonNull<[u8]>> {
         let first = NonNull::new(self.mapping.as_ptr()).expect("a mapping is never at zero");
         Some(NonNull::slice_from_raw_parts(first, self.mapping.len()))
