@@ -35,6 +35,8 @@ final class ClassMapping {
     boolean same;
     /** Whether the walk has met an instance. */
     volatile boolean reached;
+    /** Whether {@link #initialise} is through, well or not. */
+    private volatile boolean initialised;
     private PoolException fault;
 
     /** References: in the replica, in DRAM, type (null: any), class index that was last found to fit. */
@@ -93,16 +95,23 @@ final class ClassMapping {
         return names[form];
     }
 
-    /** Static initialisers run here, before any object is made: allocating an instance must not run the program's code. */
+    /**
+     * Runs the static initialiser, if it has not run: before the first instance is made, for allocating one must not run the program's code. To be called by the
+     * thread that opens the pool, and by no other.
+     */
     void initialise() {
-        if (fault != null || form == Layout.FORM_ARRAY || form == Layout.FORM_NAMED) {
-            return;
-        }
         try {
-            U.ensureClassInitialized(type);
+            if (fault == null && form != Layout.FORM_ARRAY && form != Layout.FORM_NAMED) {
+                U.ensureClassInitialized(type);
+            }
         } catch (Throwable e) {
             fault = changed("cannot be initialised: " + e, e);
         }
+        initialised = true;
+    }
+
+    boolean isInitialised() {
+        return initialised;
     }
 
     /** Before the first instance. */

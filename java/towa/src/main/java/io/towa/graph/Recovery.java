@@ -23,7 +23,7 @@ import jdk.internal.misc.Unsafe;
  * Brings the objects of a pool back (RBP, chapter 5).
  *
  * <pre>
- *   classes of roots initialised | class records mapped | walk: objects made, entered and filled; their blocks marked
+ *   classes of roots initialised | class records mapped | walk: classes initialised as they are met, objects made, entered and filled; their blocks marked
  *   | what a crash left half done is repaired, in DRAM | barriers turned on | the table of replicas shown, other blocks free | repairs mirrored | all roots set
  * </pre>
  *
@@ -68,6 +68,9 @@ final class Recovery {
         walkFrom(walk, roots);
         long walkEnd = System.nanoTime();
         boolean whole = Loads.begin(walk);
+        if (!whole) {
+            initialiseAll(mappings);
+        }
         Repairs repairs = repair(walk, Loads.rehash());
         turnOn(mappings);
         boolean rewritten = changed(mappings);
@@ -321,12 +324,19 @@ final class Recovery {
             }
             all[r.index()] = new ClassMapping(pool, r, names);
         }
-        for (int i = 1; i < all.length; i++) {
-            if (all[i] != null) {
-                all[i].initialise();
+        return all;
+    }
+
+    /**
+     * Of what is left for later nothing is known but its classes. A load must run no initialiser: one that asks for a value itself, in another thread, would wait
+     * for the load, and the load for it.
+     */
+    private static void initialiseAll(ClassMapping[] mappings) {
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && !mappings[i].isInitialised()) {
+                mappings[i].initialise();
             }
         }
-        return all;
     }
 
     private static void adoptRecords(String pool, Allocator allocator, List<Records.ClassRecord> classes) {

@@ -55,6 +55,10 @@ final class RecoveryWalk {
     /** Somebody waits, and there is nothing to take. */
     private volatile boolean hungry;
     private boolean over;
+    /** Under the lock of this: classes of which another thread than the program's is about to make the first instance. */
+    private final List<ClassMapping> uninitialised = new ArrayList<>();
+    /** Whether there may be some. */
+    private volatile boolean asked;
 
     RecoveryWalk(From from, boolean lazily, boolean beside) {
         this.from = from;
@@ -269,6 +273,59 @@ final class RecoveryWalk {
         }
     }
 
+    // ---- initialisers
+
+    /** See {@link #take}. */
+    static final int ASKED = -1;
+
+    /**
+     * Has the class initialised before the first instance is made. The program's thread does that for all, one after the other: initialisers are the
+     * program's code, which may look at its thread and may call what the opening of the pool has locked; and two threads, each in the initialiser of
+     * a class that the other one's needs, would wait for ever. Who waits here is not among those that wait for work: the walk goes on.
+     */
+    void initialise(ClassMapping c, RecoveryWorker worker) {
+        if (worker == workers[0]) {
+            c.initialise();
+            return;
+        }
+        synchronized (this) {
+            if (!c.isInitialised()) {
+                uninitialised.add(c);
+                asked = true;
+                notifyAll();
+            }
+            while (!c.isInitialised()) {
+                if (failure != null) {
+                    throw new IllegalStateException("the walk has failed");
+                }
+                await();
+            }
+        }
+    }
+
+    /** Whether another thread waits for what {@code worker} alone does. */
+    boolean isAsked(RecoveryWorker worker) {
+        return asked && worker == workers[0];
+    }
+
+    /** Initialises what the others have asked for. */
+    void answer() {
+        for (;;) {
+            ClassMapping c;
+            synchronized (this) {
+                if (uninitialised.isEmpty()) {
+                    asked = false;
+                    return;
+                }
+                c = uninitialised.remove(uninitialised.size() - 1);
+            }
+            c.initialise();
+            synchronized (this) {
+                notifyAll();
+            }
+        }
+    }
+
     // ---- work
 
     boolean hungry() {
@@ -286,10 +343,14 @@ final class RecoveryWalk {
         notifyAll();
     }
 
-    /** Fills {@code into} with up to its length of work; 0 if the walk is over. */
-    synchronized int take(long[] into) {
+    /** Fills {@code into} with up to its length of work; 0 if the walk is over, {@link #ASKED} if the program's thread is to {@link #answer} first. */
+    synchronized int take(long[] into, RecoveryWorker worker) {
         waiting++;
         while (heapSize == 0 && !over) {
+            if (isAsked(worker)) {
+                waiting--;
+                return ASKED;
+            }
             if (waiting == running) {
                 over = true;
                 notifyAll();

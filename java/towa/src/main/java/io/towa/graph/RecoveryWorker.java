@@ -83,6 +83,9 @@ final class RecoveryWorker extends Thread {
         try {
             do {
                 while (size > 0) {
+                    if (walk.isAsked(this)) {
+                        walk.answer();
+                    }
                     if (walk.hungry() && size > 1) {
                         giveHalf();
                     }
@@ -96,7 +99,9 @@ final class RecoveryWorker extends Thread {
                         return;
                     }
                 }
-                size = walk.take(work);
+                while ((size = walk.take(work, this)) == RecoveryWalk.ASKED) {
+                    walk.answer();
+                }
             } while (size > 0);
             if (!walk.failed() && !walk.beside) {
                 walk.markBlocks();
@@ -259,6 +264,7 @@ final class RecoveryWorker extends Thread {
             throw damaged(at, "has class " + classIndex + ", of which there is no record");
         }
         if (!c.reached) {
+            walk.initialise(c, this);
             c.require();
         }
         return c;

@@ -315,6 +315,48 @@ class EvolutionTest {
             "class P { Object o; } class Q { int a = Integer.parseInt(\"0\"); static { if (true) throw new IllegalStateException(\"oops\"); } }", "class Q", "initialised");
     }
 
+    /** What a pool names is no reason to run code: of a class without instances nothing runs; of others it runs in the thread that opens the pool, whichever meets them. */
+    @Test
+    void initialisersRunOfWhatIsMetAndInTheOpenersThread() throws Exception {
+        int many = 64;
+        StringBuilder source = new StringBuilder("class P { Object[] o; } class R { static { Ran.add(\"R\"); } } class Ran { static synchronized void add(String c) {"
+            + " System.setProperty(\"towa.test.ran\", System.getProperty(\"towa.test.ran\", \"\") + c + \" in \" + Thread.currentThread().threadId() + \";\"); } }");
+        for (int i = 0; i < many; i++) {
+            source.append("class Q" + i + " { static { Ran.add(\"Q" + i + "\"); } }");
+        }
+        ClassLoader old = classes(source.toString());
+        Object p = make(old, "P");
+        Field o = p.getClass().getDeclaredField("o");
+        o.setAccessible(true);
+        Object[][] all = new Object[many][1000];
+        for (int i = 0; i < many; i++) {
+            // So much that others help; each class is met in another piece of the work.
+            Arrays.setAll(all[i], k -> new int[] {k});
+            all[i][999] = make(old, "Q" + i);
+        }
+        o.set(p, all);
+        Path file = SavedPool.file();
+        SavedPool.root = p;
+        SavedPool.open(file);
+        SavedPool.root(SavedPool.class, "root");
+        SavedPool.second = make(old, "R");
+        Roots.Root second = Roots.add(SavedPool.class, SavedPool.class.getDeclaredField("second"), true);
+        Roots.mirror(second);
+        SavedPool.second = null;
+        Roots.mirror(second);
+        DurableGraph.close();
+        System.clearProperty("towa.test.ran");
+        try {
+            SavedPool.load(file, with(classes(source.toString())));
+            String[] ran = System.getProperty("towa.test.ran", "").split(";");
+            String here = " in " + Thread.currentThread().threadId();
+            assertEquals(many, Arrays.stream(ran).distinct().filter(c -> c.startsWith("Q") && c.endsWith(here)).count(), Arrays.toString(ran));
+            assertEquals(many, ran.length, Arrays.toString(ran));
+        } finally {
+            System.clearProperty("towa.test.ran");
+        }
+    }
+
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
     void aCrashInTheMidstOfTheRewriteLeavesOldOrNew(boolean power) throws Exception {
