@@ -361,3 +361,20 @@ fn unlock((_, file): (String, File)) {
     // SAFETY: a call on a descriptor that we own.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where threads share one table of descriptors, a forked child has copies of the keeper's.
+    #[test]
+    fn a_lock_ends_though_a_descriptor_of_it_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path(), false).unwrap();
+        let (file, other) = (File::open(dir.path()).unwrap(), File::open(dir.path()).unwrap());
+        assert!(directory.flock(&file, libc::LOCK_EX).unwrap() && !directory.flock(&other, libc::LOCK_EX).unwrap());
+        let _copy = file.try_clone().unwrap();
+        unlock((".".into(), file));
+        assert!(directory.flock(&other, libc::LOCK_EX).unwrap());
+    }
+}

@@ -383,6 +383,14 @@ mod tests {
             let refused = asked.map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("something else"), "{refused}");
         }
+        std::fs::write(dir.path().join("image"), "").unwrap();
+        let refused = directory.lock_by("image", false, "").map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("something else"), "{refused}");
+        // It comes when the lock is held already.
+        std::fs::remove_file(&lock).unwrap();
+        let held = directory.lock().unwrap();
+        std::fs::write(&lock, "mine").unwrap();
+        held.sign();
         assert_eq!(std::fs::read(&lock).unwrap(), b"mine");
     }
 
