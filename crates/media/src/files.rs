@@ -12,14 +12,42 @@ use std::path::Path;
 use crate::Error;
 use crate::directory::Directory;
 
+#[cfg(feature = "failing-files")]
+pub mod failing;
+
+/// A device of the tests that fails answers in the place of the kernel.
+macro_rules! or_a_failing_device {
+    ($what:ident($of:expr)) => {
+        #[cfg(feature = "failing-files")]
+        if let Some(answer) = failing::answer(&failing::What::$what($of)) {
+            return answer;
+        }
+    };
+}
+
 /// Makes the bytes and the length of `file` durable; of a directory, its names.
+#[track_caller]
 pub fn sync(file: &File) -> io::Result<()> {
+    or_a_failing_device!(File(file));
     file.sync_all()
 }
 
 /// Makes the names in directory `path` durable: what was created, renamed or removed in it.
+#[track_caller]
 pub fn sync_dir(path: &Path) -> io::Result<()> {
+    or_a_failing_device!(Names(path));
     File::open(path)?.sync_all()
+}
+
+/// Makes everything durable that is on the file system of `file`.
+#[track_caller]
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    or_a_failing_device!(Everything(file));
+    // SAFETY: a call on a descriptor that is open.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Has `to`, an empty file's descriptor or one of the same length, share all bytes of `from` until either changes: where the file system can do that.
@@ -44,7 +72,9 @@ pub fn has_room_for_a_clone(file: BorrowedFd<'_>) -> bool {
 }
 
 /// [`sync_dir`], and the names that lead to `path` on its file system: for a directory that has just been made.
+#[track_caller]
 pub fn sync_dir_and_above(path: &Path) -> io::Result<()> {
+    or_a_failing_device!(NamesAndAbove(path));
     Directory::open(path, false).and_then(|directory| directory.sync()).map_err(|error| match error {
         Error::Io { source, .. } => source,
         Error::Full { .. } => io::ErrorKind::StorageFull.into(),

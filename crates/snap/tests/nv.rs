@@ -377,6 +377,32 @@ fn a_full_file_system(place: &Place, words: &[&str]) -> bool {
     true
 }
 
+/// What a failed sync has lost of its memory, a later clone would not have either, and would not say so.
+#[test]
+fn a_program_whose_memory_was_not_written_has_no_later_checkpoint() {
+    let (Some(place), Some((_dir, program))) = (xfs(320), program("nv")) else { return };
+    let words = [program.to_str().unwrap(), "3000", "2"];
+    let (expected, _) = undisturbed(&words);
+    let store = Store::open_or_create(place.dir()).unwrap();
+    let mut running = Running::start(&words, &store);
+    assert_eq!(running.line(), "ready");
+    running.target.take(&store).unwrap();
+    // One sync after the other, until it is that of the memory: the first ones are of the directory of checkpoints.
+    let is_of_memory = |n| {
+        let device = towa_media::files::failing::install(&place.mount_point(), 1);
+        device.plan(Some(n), None);
+        let failed = running.target.take(&store).unwrap_err();
+        assert!(matches!(failed, Error::Io { .. }) && device.failures() == 1, "{failed}");
+        failed.to_string().contains("the memory of the process")
+    };
+    assert!((1..4).any(is_of_memory));
+    let refused = running.target.take(&store).unwrap_err().to_string();
+    assert!(refused.contains("failed before") && refused.contains("newest checkpoint"), "{refused}");
+    let (said, status) = running.end();
+    assert!(status.success() && said.trim_end() == expected, "{status}: {said}");
+    assert_eq!(store.numbers().unwrap(), [1]);
+}
+
 /// Bytes of a process that are in memory.
 fn resident(pid: u32) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();

@@ -11,12 +11,18 @@
 //!
 //! It has no name. Whoever is killed, and if power fails, the file system gives its space back as soon as nobody has it mapped or open.
 //!
-//! What must always hold: an offset is in the place of one page of memory at most.
+//! A write-back that fails makes the kernel forget that pages were changed: the process sees them, for as long as they are in the cache, and
+//! a clone holds what was there before. No later sync or clone tells. So the first error is the last: the pool is *poisoned*, and no checkpoint is
+//! taken of it any more.
+//!
+//! What must always hold: an offset is in the place of one page of memory at most; of a pool of which a write-back may have failed since it
+//! was made there is no checkpoint that was begun later.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{FallocateFlags, fallocate, ioctl_ficlone};
 use rustix::io::Errno;
@@ -26,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::memory::maps::{self, Mapping};
 use crate::pages::{PAGE, PageSet, Pages};
 use crate::store::{self, Checkpoint, Mode, Store};
+use crate::sys::{fd, writeback};
 
 /// Addresses end here.
 const ADDRESSES: u64 = 1 << 47;
@@ -38,6 +45,10 @@ const SPARE: u64 = 4 << 20;
 pub struct Pool {
     dir: PathBuf,
     file: File,
+    /// Opened apart: an error of a write-back is told once to each opening, and the process, which has the other one, may sync its memory, too.
+    witness: File,
+    /// The first error of a write-back.
+    poisoned: OnceLock<String>,
     /// How mappings of it are known: device and inode, as `/proc/PID/maps` says them.
     known_by: ((u32, u32), u64),
 }
@@ -69,7 +80,8 @@ impl Pool {
         let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(dir);
         let file = file.map_err(|e| Error::io(format!("a file without a name in {}", dir.display()), e))?;
         let known_by = known_by(&file)?;
-        Ok(Pool { dir: dir.to_owned(), file, known_by })
+        let witness = fd::reopened(&file).map_err(|e| Error::io("opening again the file for the memory of the process", e))?;
+        Ok(Pool { dir: dir.to_owned(), file, witness, poisoned: OnceLock::new(), known_by })
     }
 
     /// The file.
@@ -89,7 +101,43 @@ impl Pool {
 
     /// Writes what is dirty, so that cloning does not wait for it.
     pub fn sync(&self) -> Result<()> {
-        files::sync(&self.file).map_err(|e| self.failed("writing", e))
+        self.check()?;
+        files::sync(&self.witness).map_err(|e| self.poison(e))
+    }
+
+    /// Makes `to` a clone of it as it is now: `clone` does that.
+    pub(crate) fn cloned(&self, clone: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        self.check()?;
+        let cloned = clone(&self.file);
+        // Cloning writes what is dirty first. For want of room it fails before that.
+        if let Err(Error::Io { source, .. }) = &cloned {
+            self.poisoned.get_or_init(|| source.to_string());
+        }
+        cloned
+    }
+
+    /// Whether all that was on its way to the device has come there. Waits for no page, and begins to write none.
+    pub(crate) fn check_written(&self) -> Result<()> {
+        self.check()?;
+        writeback::error_of(&self.witness).map_err(|e| self.poison(e))
+    }
+
+    fn poison(&self, source: std::io::Error) -> Error {
+        self.poisoned.get_or_init(|| source.to_string());
+        self.failed("writing", source)
+    }
+
+    /// Refuses a pool that is poisoned.
+    fn check(&self) -> Result<()> {
+        let Some(why) = self.poisoned.get() else { return Ok(()) };
+        Err(Error::Unsupported {
+            what: format!(
+                "a write of the memory of the process to {} failed before ({why}), so that the device may lack pages that the process \
+                 sees, and a checkpoint would lack them, too",
+                self.dir.display()
+            ),
+            remedy: "end the program, mend the device, and restart the program from its newest checkpoint (`towa snap restart`)",
+        })
     }
 
     /// Whether the file system has room for every page to be written anew after the next checkpoint, which shares them.

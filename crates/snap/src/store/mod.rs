@@ -362,6 +362,7 @@ impl Store {
         Ok(())
     }
 
+    #[track_caller]
     fn sync_names(&self) -> Result<()> {
         names::sync(&self.dir).map_err(|e| failed("syncing", &self.dir, e))
     }

@@ -30,6 +30,7 @@ pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 ///
 /// After an error it is not known which are. Journals (ext4, XFS, btrfs) take no further change then, so that what a later sync says is true:
 /// it fails, too, or the file system was mounted again, and what is seen is what the device has.
+#[track_caller]
 pub(super) fn sync(dir: &Path) -> io::Result<()> {
     #[cfg(test)]
     sim::step(sim::Step::Sync(dir))?;
@@ -37,6 +38,7 @@ pub(super) fn sync(dir: &Path) -> io::Result<()> {
 }
 
 /// [`sync`], and of the names that lead to `dir`.
+#[track_caller]
 pub(super) fn sync_with_those_above(dir: &Path) -> io::Result<()> {
     #[cfg(test)]
     sim::step(sim::Step::Sync(dir))?;

@@ -36,6 +36,16 @@ pub fn begin(file: &File) -> io::Result<()> {
     }
 }
 
+/// The error of a write-back of `file` that this opening of it was not told yet. Only for files of our own.
+pub fn error_of(file: &File) -> io::Result<()> {
+    // Waiting for the write-back of a range tells errors of the whole file; nothing lies in this one.
+    // SAFETY: numbers only.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), i64::MAX - 1, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Pages of `file` that are on their way to the device. Those that the program has written since are not among them. An error where the kernel does not tell (before Linux 6.5, or of another user's file).
 pub fn pending(file: &File) -> io::Result<u64> {
     let (range, mut counts) = (Range { offset: 0, len: 0 }, Counts::default());

@@ -424,7 +424,7 @@ impl Target {
         steps.step();
         (breakdown.find, breakdown.copy) = (last.find, last.copy);
         if let Some(nv) = &self.nv {
-            draft.clone_pool(nv.pool.file())?;
+            nv.pool.cloned(|memory| draft.clone_pool(memory))?;
         }
         // What it wrote in place changes with the next write: where the file system clones files, it is kept as it is now.
         if store.mode() == Mode::Reflink {
@@ -441,6 +441,8 @@ impl Target {
 
         nameless.hand_over(draft)?;
         if let Some(nv) = &self.nv {
+            // An error between the last sync and the clone: the process's own sync may have been told it, and not the clone.
+            nv.pool.check_written()?;
             let shown = nv.pool.shown(&mappings);
             nv.pool.give_back_all_but(&shown)?;
             draft.show_pool(shown);

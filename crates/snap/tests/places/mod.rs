@@ -38,6 +38,12 @@ impl Place {
         Place { root: tempfile::tempdir().unwrap(), mount: None, mode: Mode::HardLinks }
     }
 
+    /// In memory, where there is a directory of it; else at hand. No power cut but a simulated one asks for more.
+    pub fn in_memory() -> Place {
+        let root = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap());
+        Place { root, mount: None, mode: Mode::HardLinks }
+    }
+
     /// XFS with reflink on 320 MB in a file.
     pub fn xfs() -> Option<Place> {
         Self::xfs_of(LEAST)

@@ -16,6 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use towa_media::files;
 
 use super::entries::{folder_of, is_temporary};
 use super::text::{Text, unseal};
@@ -228,7 +229,7 @@ fn settle(paths: &[PathBuf]) -> Result<()> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             opened => {
                 let folder_file = opened.map_err(Error::io(folder, "opening"))?;
-                rustix::fs::syncfs(&folder_file).map_err(|e| Error::io(folder, "syncing its file system")(e.into()))?;
+                files::sync_file_system(&folder_file).map_err(Error::io(folder, "syncing its file system"))?;
             }
         }
     }
