@@ -26,6 +26,7 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -61,6 +62,8 @@ struct Marker {
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
+    /// Whether the names that lead to it are known to be durable. Its maker may have been stopped before it synced them.
+    pub(crate) rooted: AtomicBool,
 }
 
 /// The right to write to a store; nobody else has it meanwhile.
@@ -95,7 +98,7 @@ impl Store {
             Ok(marker) if marker.version != VERSION => {
                 Err(not_usable(format!("a store of version {}; this tool knows version {VERSION}", marker.version)))
             }
-            Ok(_) => Ok(Store { path }),
+            Ok(_) => Ok(Store { path, rooted: AtomicBool::new(false) }),
             Err(e) => Err(not_usable(format!("damaged: {e}"))),
         }
     }
@@ -138,13 +141,12 @@ impl Store {
         safety::check_owned(&path)?;
         safety::check_executable(&path)?;
         refuse_foreign(&path)?;
-        let store = Store { path };
+        let store = Store { path, rooted: AtomicBool::new(false) };
         let writing = store.write()?;
         // Another creator may have been first.
         if !store.path.join(MARKER).exists() {
             let marker = Marker { magic: MAGIC.into(), version: VERSION, uuid: uuid::Uuid::new_v4().to_string() };
             writing.put(&store.path.join(MARKER), &serde_json::to_vec(&marker).expect("JSON of strings"), 0o644)?;
-            towa_media::files::sync_dir_and_above(&store.path).map_err(Error::io(&store.path, "syncing"))?;
         }
         drop(writing);
         Ok(store)

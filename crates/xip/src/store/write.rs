@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{FlockOperation, flock};
 use towa_media::files;
@@ -167,11 +168,19 @@ impl Writing<'_> {
         self.sync_way_to(path)
     }
 
-    /// Makes the names durable that lead to `path`: it may be there since a writer that was stopped before it did that.
+    /// Makes the names durable that lead to `path`, from the root of the file system on: it, and the store itself, may be there since a writer that
+    /// was stopped before it did that.
+    #[track_caller]
     pub(crate) fn sync_way_to(&self, path: &Path) -> Result<()> {
-        for above in path.ancestors().skip(1).take_while(|above| above.starts_with(self.store.path())) {
+        let store = self.store.path();
+        for above in path.ancestors().skip(1).take_while(|above| above.starts_with(store) && *above != store) {
             files::sync_dir(above).map_err(Error::io(above, "syncing"))?;
         }
+        if self.store.rooted.load(Ordering::Relaxed) {
+            return files::sync_dir(store).map_err(Error::io(store, "syncing"));
+        }
+        files::sync_dir_and_above(store).map_err(Error::io(store, "syncing"))?;
+        self.store.rooted.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -196,7 +205,7 @@ impl Writing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
 
