@@ -2,7 +2,7 @@
 //!
 //! What must always hold: an epoch's lines are used only when all of its frames were read and checked; the next epoch
 //! names the checksum of this one. A commit slot with a later epoch, and a frame that does not check out, mean that
-//! the owner was faster.
+//! the owner was faster. So does, at the end, a slot that is just being written: what it holds now may be of a later lap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,12 @@ use crate::overlay::Overlay;
 use crate::stamp::Reach;
 use crate::superblock::Superblock;
 use crate::{Error, Result};
+
+/// The bytes of a commit record.
+type Slot = [u8; size_of::<Commit>()];
+
+/// Half a record that is being written is another one after so many looks, each of half a millisecond.
+const LOOKS: u32 = 40;
 
 /// How far a ring was read.
 pub(super) struct Ring<'r> {
@@ -71,18 +77,42 @@ impl<'r> Ring<'r> {
         Ring { region: &**region, log, pool: medium.location(), sb: *sb, is_still, newest: None, runs: Runs::default() }
     }
 
-    /// The record in the slot of `epoch`, if it is whole.
-    fn record(&self, epoch: u64) -> Result<Option<Commit>> {
+    fn slot(&self, epoch: u64) -> Result<Slot> {
         let mut bytes = [0u8; size_of::<Commit>()];
         self.region.read(epoch % u64::from(self.sb.commit_slots) * COMMIT_SLOT, &mut bytes)?;
-        let commit: Commit = bytemuck::pod_read_unaligned(&bytes);
-        Ok(Some(commit).filter(|commit| commit.is_whole() && commit.uuid == self.sb.uuid))
+        Ok(bytes)
+    }
+
+    /// The record in the slot of `epoch`, if it is whole.
+    fn record(&self, epoch: u64) -> Result<Option<Commit>> {
+        Ok(whole(&self.slot(epoch)?).filter(|commit| commit.uuid == self.sb.uuid))
     }
 
     /// Epoch, checksum, and end in the log of what was read.
     fn end(&self) -> (u64, u64, u64) {
         self.newest.map_or((self.sb.applied_epoch, self.sb.anchor, self.sb.tail), |c| (c.epoch, c.checksum, c.end))
     }
+}
+
+/// Whether a slot holds half a record, and becomes another one while it is looked at: the owner is writing it. That may be the record of
+/// an epoch which comes a whole lap later. Half a record that stays as it is was left by a crash.
+fn is_being_written(mut slot: impl FnMut() -> Result<Slot>) -> Result<bool> {
+    let seen = slot()?;
+    if whole(&seen).is_some() || seen == [0; size_of::<Commit>()] {
+        return Ok(false);
+    }
+    for _ in 0..LOOKS {
+        super::wait();
+        if slot()? != seen {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn whole(slot: &Slot) -> Option<Commit> {
+    let commit: Commit = bytemuck::pod_read_unaligned(slot);
+    commit.is_whole().then_some(commit)
 }
 
 impl Follow for Ring<'_> {
@@ -121,8 +151,14 @@ impl Follow for Ring<'_> {
 
     fn finish(&mut self) -> Result<bool> {
         // Lines are written into the image only after their commit record.
-        if !self.poll()? {
-            return Ok(false);
+        loop {
+            if !self.poll()? {
+                return Ok(false);
+            }
+            let next = self.end().0 + 1;
+            if self.is_still || !is_being_written(|| self.slot(next))? {
+                break;
+            }
         }
         if self.newest.is_none() && self.sb.applied_epoch > 0 {
             self.newest = self.record(self.sb.applied_epoch)?.filter(|commit| commit.checksum == self.sb.anchor);
@@ -157,5 +193,27 @@ impl Follow for Ring<'_> {
             sb.generation = sb.generation.max(newest.generation);
         }
         Ok((0, sb.applied_epoch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_record_is_looked_at_again() {
+        let looks = |slots: &[u8]| {
+            let mut slots = slots.iter();
+            let mut last = 0;
+            is_being_written(|| {
+                last = slots.next().copied().unwrap_or(last);
+                Ok([last; size_of::<Commit>()])
+            })
+            .unwrap()
+        };
+        assert!(!looks(&[0]), "an empty slot");
+        assert!(!looks(&[7]), "what a crash left");
+        assert!(looks(&[7, 7, 7, 8]), "the owner writes it");
+        assert!(looks(&[7, 0]));
     }
 }
