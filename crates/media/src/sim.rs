@@ -47,6 +47,7 @@
 mod explore;
 mod fault;
 mod image;
+mod locks;
 mod medium;
 mod pages;
 mod replay;

@@ -9,18 +9,19 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Model;
 use super::fault::{Effect, Faults, Point};
+use super::locks::Locks;
 use super::pages::{Pages, Snapshot};
 use super::space::Reserved;
 use super::trace::{Event, NameOp, Op, Trace};
 use crate::directory::check_name;
 use crate::error::in_range;
 use crate::persist::lines_of;
-use crate::ram::Taken;
 use crate::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, Region, Result};
 
 /// A medium in memory that records what is done to it. Clones share it.
@@ -30,7 +31,7 @@ pub struct SimMedium(Arc<Sim>);
 struct Sim {
     model: Model,
     counters: Counters,
-    locked: Arc<AtomicBool>,
+    locks: Arc<Locks>,
     state: Mutex<State>,
 }
 
@@ -111,7 +112,7 @@ impl SimMedium {
             strict_space: false,
             forgets_rewrite: |_, _| false,
         };
-        SimMedium(Arc::new(Sim { model, counters: Counters::default(), locked: Arc::default(), state: Mutex::new(state) }))
+        SimMedium(Arc::new(Sim { model, counters: Counters::default(), locks: Arc::default(), state: Mutex::new(state) }))
     }
 
     /// What was done so far.
@@ -138,6 +139,11 @@ impl SimMedium {
     /// Plants a fault ([`Model::File`]): rewrites for which `forgets` says so do nothing, as if they had been deleted from the program.
     pub fn forget_rewrites(&self, forgets: ForgetsRewrite) {
         self.0.state.lock().forgets_rewrite = forgets;
+    }
+
+    /// Plants a fault: locks of single regions are no locks, as if they were deleted from the program.
+    pub fn forget_region_locks(&self) {
+        self.0.locks.forgets_regions.store(true, Relaxed);
     }
 
     /// Makes the call at `point` that follows the next `after` ones there have `effect`, once. `after` 0 is the next.
@@ -285,7 +291,12 @@ unsafe impl Medium for SimMedium {
         Ok(())
     }
     fn lock(&self) -> Result<Box<dyn Lock>> {
-        Taken::take(&self.0.locked, "sim")
+        Ok(Box::new(self.0.locks.own()?))
+    }
+    fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
+        let held = self.0.locks.none();
+        held.take(name, patience, whose)?;
+        Ok(Box::new(held))
     }
     fn counters(&self) -> &Counters {
         &self.0.counters

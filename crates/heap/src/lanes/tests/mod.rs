@@ -7,6 +7,7 @@ mod killed_replayer;
 mod opening;
 mod records;
 mod replaying;
+mod two_processes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
