@@ -107,7 +107,7 @@ impl Source {
         store.check_for_privileged().map_err(|error| match error {
             Error::Unsafe { path, what } => {
                 let what = format!(
-                    "{what}. Nobody but root may be able to change the text of {}, for {rights}: split it into a store in a directory of \
+                    "{what}. Only root may be able to change the text of {}, for {rights}: split it into a store in a directory of \
                      root's, or take its rights away (chmod ug-s, setcap -r)",
                     self.path.display()
                 );
