@@ -92,7 +92,7 @@ impl Heap {
     }
 
     fn create_like(medium: Arc<dyn Medium>, sb: Superblock, prefault: bool) -> Result<Heap> {
-        let lock = medium.lock()?;
+        let lock: Arc<dyn Lock> = medium.lock()?.into();
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });
         }
@@ -107,8 +107,9 @@ impl Heap {
         }
         let make = || {
             let sb = write_new_pool(&*medium, &*lock, sb)?;
-            lock_image(&*lock, Door::from_number(sb.door))?;
-            Self::start(Arc::clone(&medium), lock, sb, How::Created(working))
+            let door = Door::from_number(sb.door);
+            lock_image(&*lock, door)?;
+            Self::start(Arc::clone(&medium), lock, door, How::Created(working))
         };
         make().inspect_err(|_| {
             let _ = remove(&*medium);

@@ -42,7 +42,7 @@ pub(crate) struct Store {
     /// Commits recovered at open that are still live: on sync media, until the image is next synced.
     pub(crate) recovered: Vec<Commit>,
     pub(crate) space: Arc<ImageSpace>,
-    pub(crate) lock: Box<dyn Lock>,
+    pub(crate) lock: Arc<dyn Lock>,
 }
 
 /// The redo log, of the kind that the pool's door has.

@@ -41,6 +41,8 @@ pub(crate) enum How<'o> {
     Created(Working),
     /// From the pool's image.
     Opened(&'o OpenOptions),
+    /// The same, where what was read the first time turned out not to be on the device.
+    OpenedAgain(&'o OpenOptions),
 }
 
 /// A checkpointer in a process of its own writes the image beside the owner, and has this lock for its whole stay.
@@ -117,10 +119,11 @@ impl Heap {
         // Before the lock, which not every file system grants without a trace.
         let sb = look_before_lock(&*medium, options.door)?;
         superblock::open_files(&*medium, &sb, Access::ReadOnly)?;
-        let lock = lock(&*medium, false)?;
-        let sb = read_superblock(&*medium, options.door)?;
+        let lock: Arc<dyn Lock> = lock(&*medium, false)?.into();
+        // What lies there must be a pool of that door before its files are locked.
+        read_superblock(&*medium, options.door)?;
         lock_image(&*lock, Some(options.door))?;
-        Self::start(medium, lock, sb, How::Opened(options))
+        Self::start(medium, lock, Some(options.door), How::Opened(options))
     }
 
     /// A heap that keeps nothing. `prefault`: as in [`OpenOptions`].
@@ -134,18 +137,22 @@ impl Heap {
         Self::assemble(working, len, Recovery::default(), CHUNK, None, "volatile heap".into())
     }
 
-    /// Recovers the pool and puts the heap together.
-    pub(crate) fn start(medium: Arc<dyn Medium>, lock: Box<dyn Lock>, mut sb: Superblock, how: How<'_>) -> Result<Heap> {
+    /// Recovers the pool and puts the heap together. `lock` has the directory, the image and the superblock.
+    pub(crate) fn start(medium: Arc<dyn Medium>, lock: Arc<dyn Lock>, door: Option<Door>, how: How<'_>) -> Result<Heap> {
         let began = Instant::now();
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
+        superblock_region.evict();
+        let mut sb = superblock::find_superblock(&*medium, door)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
+        evict_unclosed(&sb, &*image, &*log_region)?;
         let files = Files { superblock: &*superblock_region, image: &image, log: &log_region };
         let found = Found::read(&*medium, &files, &sb)?;
         let frontier = found.frontier(&sb);
         // The address is the likeliest thing to be refused: ask for it before anything is written.
+        let may_read_again = if let How::Opened(options) = how { Some(options) } else { None };
         let (working, to_load) = match how {
             How::Created(working) => (working, true),
-            How::Opened(options) => Working::to_open(options, &*image, &sb, frontier)?,
+            How::Opened(options) | How::OpenedAgain(options) => Working::to_open(options, &*image, &sb, frontier)?,
         };
         // Nothing is left that could be refused: from here on it is written.
         lock.sign();
@@ -171,7 +178,15 @@ impl Heap {
             image.reserve(0, upto)?;
         }
         let was_clean = sb.clean == 1;
-        let (redo, chain_end, recovered, mut recovery) = found.replay(&*medium, &files, &mut sb)?;
+        let replayed = found.replay(&*medium, &files, &mut sb);
+        if let (Err(Error::Damaged { pool, what }), Some(options)) = (&replayed, may_read_again) {
+            // What was read above came from pages that a failed sync had left, and that something had kept in the cache until now.
+            // The superblock is as it was: it is an interrupted opening, and the next one counts.
+            log::warn!("{pool}: {what}; that was read whole before, and is not on the device: reading again");
+            drop(working);
+            return Self::start(medium, lock, door, How::OpenedAgain(options));
+        }
+        let (redo, chain_end, recovered, mut recovery) = replayed?;
         (recovery.clean, recovery.elapsed) = (was_clean, began.elapsed());
         if to_load {
             load(&*image, &working, frontier)?;
@@ -198,6 +213,22 @@ impl Heap {
         let allocator = allocator.map_err(|damage| Error::Damaged { pool, what: damage.to_string() })?;
         Ok(Heap { allocator, working, len, roots, recovery, store })
     }
+}
+
+/// Of a pool that was not closed: has the kernel let go of all that it holds of image and log, before anything of them is read. After a
+/// failed sync it shows what the device does not have, and what is written again through those pages is lost at a loss of power though
+/// a sync succeeds ([`Region::evict`]). Parts of a file would not do: pages are held in folios of any length, and one is let go as a
+/// whole or not at all. The superblock, which says whether the pool was closed, was read anew before.
+///
+/// What is read from here on is on the device, or was written again since and is dirty; then recovery's fences make it durable, or fail.
+pub(crate) fn evict_unclosed(sb: &Superblock, image: &dyn Region, log: &dyn Region) -> Result<()> {
+    let is_of_close = |region| Ok::<_, Error>(stamp::newest(region)?.is_some_and(|found| found.stamp == sb.stamp));
+    // Closed, and then an opening that got no further than the stamps: its sync may have failed, too.
+    if sb.clean == 0 || !is_of_close(image)? || !is_of_close(log)? {
+        image.evict();
+        log.evict();
+    }
+    Ok(())
 }
 
 /// The files of a pool that is being opened.

@@ -39,9 +39,12 @@ pub(crate) fn check(medium: &dyn Medium, sb: &Superblock, births: [u64; 3]) -> R
 /// One update of the superblock: before its fence the files are refused as before, after it they are accepted.
 pub fn accept_copy(medium: &dyn Medium) -> Result<()> {
     let _lock = crate::open::lock(medium, false)?;
+    superblock::find_superblock(medium, None)?;
+    let region = superblock::open_file(medium, names::SUPERBLOCK, Access::ReadWrite)?;
+    // An earlier call's sync may have failed: what that left in the cache is not accepted yet.
+    region.evict();
     let mut sb = superblock::find_superblock(medium, None)?;
     let (image, log) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
-    let region = superblock::open_file(medium, names::SUPERBLOCK, Access::ReadWrite)?;
     let births = births(&*region, &*image, &*log);
     if !is_copy_of_open(&sb, births) {
         return Ok(());

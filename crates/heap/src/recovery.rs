@@ -1,5 +1,7 @@
 //! Recovery: finding the newest committed epoch and bringing the image up to it.
 //!
+//! The kernel has let go of what a failed sync left (`open.rs`).
+//!
 //! 1. Read the superblock and all commit records; follow the chain from the superblock's anchor, whose own record must still be in its
 //!    slot. The chain must be gapless: a valid record beyond its end means that something before it was damaged, and the pool is
 //!    refused.
@@ -11,7 +13,8 @@
 //!    it is written again ([`Region::rewrite`]) and fenced. The image must never get ahead of a durable log, and the next
 //!    superblock takes the place of the one before this. Stopping here: what was durable is written over with the same bytes, and
 //!    only the newest epoch can have parts that were not durable; it was never acknowledged.
-//! 4. Replay, which checks each frame again: what step 2 read from the page cache may have left it before step 3 wrote it again.
+//! 4. Replay, which checks each frame again: what step 2 read from the page cache may have been what a failed sync left, in pages that
+//!    something else held. If a frame is not there, opening begins once more at 1.
 //!    Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
 //! 5. Fence the image. Line media: say so in the superblock. Sync media: the log stays live until the persister next cuts it.
 
@@ -169,7 +172,7 @@ pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, cha
     }
     if !chain.commits.is_empty() || sb.clean == 0 {
         log_region.fence()?;
-        // Lines and frames that a failed sync left are written again below, or never read: through pages of their own.
+        // What was held in the cache when opening began: the replay reads what the device has, and writes through new pages.
         log_region.evict();
         image.evict();
     }

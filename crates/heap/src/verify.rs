@@ -7,7 +7,7 @@ use towa_media::{Access, Medium, Region};
 use crate::alloc::CHUNK;
 use crate::lanes::Live;
 use crate::log::{Identity, Log};
-use crate::open::lock_image;
+use crate::open::{evict_unclosed, lock_image};
 use crate::overlay::Overlay;
 use crate::stamp::{self, Reach};
 use crate::superblock::{self, Door, Superblock, read_superblock};
@@ -68,13 +68,17 @@ struct Logged {
 /// with (bytes checked, bytes to check). The first thing wrong is the error.
 pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport> {
     let lock = crate::open::lock(medium, true)?;
-    let sb = read_superblock(medium, door)?;
+    read_superblock(medium, door)?;
     if medium.exists(names::IMAGE)? {
         lock_image(&*lock, Some(door))?;
     }
     let damaged = |what: String| Error::Damaged { pool: medium.location(), what };
-    let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
     let superblock_region = superblock::open_file(medium, names::SUPERBLOCK, Access::ReadOnly)?;
+    // As opening does: else the verdict were about what a failed sync left in the kernel's cache, or about a mixture.
+    superblock_region.evict();
+    let sb = read_superblock(medium, door)?;
+    let (image, log_region) = superblock::open_files(medium, &sb, Access::ReadOnly)?;
+    evict_unclosed(&sb, &*image, &*log_region)?;
     origin::check(medium, &sb, origin::births(&*superblock_region, &*image, &*log_region))?;
     let (image_stamp, _) = stamp::read_both(medium, (&*image, &*log_region), &sb)?;
     let Logged { report, lines, frontier, span: (least, most) } = match door {

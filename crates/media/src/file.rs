@@ -115,6 +115,10 @@ impl FileRegion {
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), off as i64, len as i64, libc::POSIX_FADV_DONTNEED) };
     }
 
+    fn sync(&self) -> std::io::Result<()> {
+        self.syncs.run(|| self.file.check().and_then(|()| self.file.sync_data()))
+    }
+
     fn write(&self, off: u64, bytes: &[u8]) -> Result<()> {
         in_range(&self.location, off, bytes.len() as u64, self.len, self.writable)?;
         let written = self.file.check().and_then(|()| self.file.write_all_at(bytes, off));
@@ -154,14 +158,15 @@ unsafe impl Region for FileRegion {
         self.drop_clean_pages(first, end - first);
         self.store(first, &pages)
     }
+    /// A page that was written once more after its write-back had failed is dirty, and stays: so what is dirty is synced first. A
+    /// failure shows at the next fence, as the region stays failed.
     fn evict(&self) {
+        let _ = self.sync();
         self.drop_clean_pages(0, 0);
     }
     fn fence(&self) -> Result<()> {
         self.counters.fenced();
-        self.syncs
-            .run(|| self.file.check().and_then(|()| self.file.sync_data()))
-            .map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
+        self.sync().map_err(|e| Error::from_io(&self.location, "syncing", self.len, e))
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len, self.writable)?;

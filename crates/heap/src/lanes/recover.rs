@@ -1,12 +1,15 @@
 //! Recovery of lanes: bringing the image up to the newest record of each.
 //!
+//! The kernel has let go of what a failed sync left (`open.rs`).
+//!
 //! 1. Read the newest whole cut, and scan each lane from its tail while records check out. A whole record behind the first that does
 //!    not is damage: the next record is only appended behind a durable one. Everything is checked here, before a byte is written; the heap as these records leave it is laid over the image and its roots and run headers are checked by the caller.
 //! 2. Make durable what was read. After a crash of the process alone, cut and records may still be in the CPU's or the kernel's
 //!    cache; after a sync that failed, the kernel shows them and will never write them. So all of it is written again
 //!    ([`Region::rewrite`]) and fenced. The image must never get ahead of durable records, and the next cut takes the place of the
 //!    one before this.
-//! 3. Replay: store the words into the image in the order of the timestamps; write back. Idempotent: stopping anywhere and starting again
+//! 3. Replay: store the words into the image in the order of the timestamps; write back. A record that is not there any more was in a
+//!    page that something else held, and not on the device: opening begins once more at 1. Idempotent: stopping anywhere and starting again
 //!    from 1 gives the same image, because cut and records are as they were.
 //! 4. A new stamp for both files, for which the lanes are of the next generation and empty (`stamp.rs`). Its fence of the image makes what
 //!    was replayed durable.

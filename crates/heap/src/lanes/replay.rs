@@ -99,6 +99,9 @@ impl Replayer {
 
     fn after_another(medium: &dyn Medium, image: Arc<dyn Region>, log: Arc<dyn Region>, sb: &Superblock) -> Result<Replayer> {
         let damaged = |what| Error::Damaged { pool: medium.location(), what };
+        // Its sync may have failed: what goes into the image again must not go through the pages that it left.
+        image.evict();
+        log.evict();
         let cut = Cut::read(&*log, sb)?.map_err(damaged)?;
         // An earlier replayer may have left it visible and not durable: the next cut takes the place of the one before it.
         cut.rewrite(&*log)?;

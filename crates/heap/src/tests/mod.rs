@@ -2,6 +2,9 @@
 
 mod apply;
 mod creation;
+mod failed_sync;
+mod failing_device;
+pub(crate) mod kernel;
 mod log;
 mod opening;
 

@@ -3,6 +3,7 @@
 
 mod crash;
 mod deletions;
+mod failed_sync;
 mod killed_replayer;
 mod opening;
 mod records;
