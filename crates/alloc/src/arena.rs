@@ -79,7 +79,7 @@ struct Durable {
 }
 
 /// The owner's lock.
-struct Held(Box<dyn Lock>);
+struct Held(Arc<dyn Lock>);
 
 impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -103,7 +103,8 @@ impl Arena {
             return Err(Error::Options { what: format!("kind {:?} is longer than {KIND_LEN} bytes", options.kind) });
         };
         named.copy_from_slice(options.kind.as_bytes());
-        let lock = medium.lock()?;
+        // Held until this returns, whatever fails in between: what is removed then is what this process made.
+        let lock: Arc<dyn Lock> = medium.lock()?.into();
         let pool = medium.location();
         if medium.exists(NAME)? {
             return Err(Error::Exists { pool });
@@ -117,7 +118,7 @@ impl Arena {
             region.reserve(0, header.first() * SEGMENT)?;
             lock.take(NAME_NEW, Duration::ZERO, OTHERS)?;
             lock.sign();
-            let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
+            let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock.clone()) }, header)?;
             arena.store_word(MARK_AT, header.mark_word(header.first()))?;
             arena.store(0, &header.to_words())?;
             arena.write_back(0, MARK_AT + 8);
@@ -164,7 +165,7 @@ impl Arena {
         lock.sign();
         // A store into a block that a clone shares takes a new one; on a full disk it would be SIGBUS.
         region.unshare(0, region.len())?;
-        let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock) }, header)?;
+        let arena = Self::start(Durable { region, medium: medium.clone(), lock: Held(lock.into()) }, header)?;
         // A process that was killed may have left it named, and its name not yet durable.
         medium.sync_names()?;
         arena.watch()?;

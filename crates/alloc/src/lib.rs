@@ -34,4 +34,6 @@ pub use header::{Description, KIND_LEN, MAGIC, NAME, VERSION, describe};
 pub use local::Local;
 
 #[cfg(test)]
+mod creation_tests;
+#[cfg(test)]
 mod tests;

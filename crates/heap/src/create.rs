@@ -92,6 +92,8 @@ impl Heap {
     }
 
     fn create_like(medium: Arc<dyn Medium>, sb: Superblock, prefault: bool) -> Result<Heap> {
+        // Held until this returns, whatever fails in between: from the moment the superblock has its name, another process that gets the
+        // lock may open the pool and commit to it, and what it was told is durable must not be removed below.
         let lock: Arc<dyn Lock> = medium.lock()?.into();
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });
@@ -109,7 +111,7 @@ impl Heap {
             let sb = write_new_pool(&*medium, &*lock, sb)?;
             let door = Door::from_number(sb.door);
             lock_image(&*lock, door)?;
-            Self::start(Arc::clone(&medium), lock, door, How::Created(working))
+            Self::start(Arc::clone(&medium), Arc::clone(&lock), door, How::Created(working))
         };
         make().inspect_err(|_| {
             let _ = remove(&*medium);

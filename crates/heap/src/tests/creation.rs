@@ -87,6 +87,35 @@ fn creation_that_fails_leaves_nothing() {
     }
 }
 
+/// From the moment it has its name, a pool is there to be opened: a creation that fails later than that removes it while it still has the
+/// lock.
+#[test]
+fn nothing_is_removed_that_another_process_may_have_opened() {
+    for (point, count) in [(Point::Fence, 9), (Point::SyncNames, 4), (Point::Write, 9)] {
+        let mut removed = 0;
+        for after in 0..count {
+            for medium in both_models() {
+                let mut ours = super::kernel::Kernel::over(&medium);
+                let (other, changes) = (medium.clone(), Arc::new(AtomicUsize::new(0)));
+                let counted = Arc::clone(&changes);
+                ours.before_names_change = Some(Arc::new(move |name| {
+                    if name != names::SUPERBLOCK_NEW || counted.load(Relaxed) > 0 {
+                        assert!(matches!(other.lock(), Err(towa_media::Error::Busy { .. })), "`{name}` goes, and the lock is free");
+                        counted.fetch_add(1, Relaxed);
+                    }
+                }));
+                medium.inject(point, after, Effect::Io);
+                if Heap::create(Arc::new(ours), &options()).is_err() {
+                    assert_eq!(files(&medium), [""; 0], "{point:?} failed after {after}");
+                    removed += usize::from(changes.load(Relaxed) > 2);
+                }
+                medium.lock().unwrap();
+            }
+        }
+        assert!(removed > 0, "{point:?}: no creation failed behind the name `superblock`");
+    }
+}
+
 #[test]
 fn an_address_that_is_taken_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
