@@ -6,7 +6,7 @@ public class PoolException extends TowaException {
 
     /** Why. */
     public enum Reason {
-        /** Not a pool of the Java door. */
+        /** Not a pool of the Java door, or one that other users can write. */
         FOREIGN,
         /** Made by a newer version. */
         NEWER,

@@ -29,6 +29,7 @@ public final class SystemCalls {
     private static final long LSEEK;
     private static final long FCNTL;
     private static final long GETPID;
+    private static final long GETEUID;
     private static final boolean FENCES;
 
     static {
@@ -48,6 +49,7 @@ public final class SystemCalls {
         LSEEK = x86 ? 8 : 62;
         FCNTL = x86 ? 72 : 25;
         GETPID = x86 ? 39 : 172;
+        GETEUID = x86 ? 107 : 175;
         FENCES = call(SHORT, MEMBARRIER, REGISTER, 0, 0, 0) == 0;
     }
 
@@ -110,6 +112,11 @@ public final class SystemCalls {
     /** As {@link #hole}, where there is data. */
     public static long data(int descriptor, long from) {
         return call(LONG, LSEEK, descriptor, from, 3, 0);
+    }
+
+    /** The user that this process acts as. */
+    public static int user() {
+        return (int) call(LONG, GETEUID, 0, 0, 0, 0);
     }
 
     /** This process, as it knows itself. */

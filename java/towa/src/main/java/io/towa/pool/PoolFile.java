@@ -16,7 +16,6 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
-import java.nio.file.attribute.PosixFilePermissions;
 import java.security.SecureRandom;
 import jdk.internal.access.SharedSecrets;
 
@@ -65,19 +64,21 @@ public final class PoolFile implements AutoCloseable {
         Arena mapped = null;
         try {
             boolean exists = Files.exists(given);
+            OwnFile.checkLink(given);
             if (!exists) {
-                Files.newByteChannel(given, java.util.Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE), OWNER_ONLY).close();
+                OwnFile.make(given);
             } else if (!Files.isRegularFile(given)) {
                 throw new PoolException(Reason.FOREIGN, name + ": not a file; a pool of the Java door is one file");
             }
             path = given.toRealPath();
             opened = new RandomAccessFile(path.toFile(), "rw");
             file = opened;
+            OwnFile.check(wayToOpen(), name);
             channel = uninterruptible(file.getChannel());
             lock();
             fileKey = keyOfOpen();
             Disk data = new Disk.Channel(channel);
-            beside = openLog(StandardOpenOption.READ, StandardOpenOption.WRITE);
+            beside = openLog();
             Disk found = beside == null ? null : new Disk.Channel(beside);
             superblock = channel.size() == 0 ? new Superblock() : Superblock.read(data, name);
             fresh = !superblock.ready;
@@ -128,24 +129,17 @@ public final class PoolFile implements AutoCloseable {
         close(opened);
     }
 
-    private static final java.nio.file.attribute.FileAttribute<?> OWNER_ONLY =
-        PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
-
     static String logOf(String pool) {
         return pool + ".log";
     }
 
-    /** The log beside the file, for the options given; null if there is none, and they do not ask for it to be made. */
+    /** The log beside the file, to be read and written; null if there is none, and it is not to be made. */
     private FileChannel openLog(StandardOpenOption... how) throws IOException {
-        try {
-            return uninterruptible(FileChannel.open(Path.of(logOf(path.toString())), java.util.Set.of(how), OWNER_ONLY));
-        } catch (java.nio.file.NoSuchFileException e) {
-            return null;
-        }
+        return uninterruptible(OwnFile.open(Path.of(logOf(path.toString())), how));
     }
 
     private Disk makeLog() throws IOException {
-        log = openLog(StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE);
+        log = openLog(StandardOpenOption.CREATE);
         logKey = key(Path.of(logOf(path.toString())));
         forceNames();
         return new Disk.Channel(log);
@@ -208,9 +202,14 @@ public final class PoolFile implements AutoCloseable {
         return Files.readAttributes(of, java.nio.file.attribute.BasicFileAttributes.class).fileKey();
     }
 
-    private Object keyOfOpen() throws IOException {
+    /** A way to the open file, whatever its name leads to by now; its name, where there is no such way. */
+    private Path wayToOpen() throws IOException {
         Path open = Path.of("/proc/self/fd/" + descriptor());
-        return key(Files.exists(open) ? open : path);
+        return Files.exists(open) ? open : path;
+    }
+
+    private Object keyOfOpen() throws IOException {
+        return key(wayToOpen());
     }
 
     private void unmap() {
