@@ -208,6 +208,7 @@ fn fields(payload: &mut Payload, count: u32, class: &str, instance: u64) -> Resu
     if let Some(pair) = places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         return Err(format!("fields of {class} overlap, at {} and {}", pair[0].0, pair[1].0));
     }
+    references.sort_by_key(|(offset, _)| *offset);
     Ok(references)
 }
 

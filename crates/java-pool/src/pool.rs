@@ -160,7 +160,7 @@ impl Pool {
             lock::keep_owners_out(file).map_err(busy)?;
         }
         let redo = self.redo()?.filter(|redo| redo.found.state == CommitState::Whole);
-        let applied = self.file.as_ref().zip(redo.as_ref()).map(|(file, redo)| Applied { file, redo });
+        let applied = self.file.as_ref().zip(redo.as_ref()).map(|(file, redo)| Applied::of(file, redo));
         let mut view = applied.as_ref().map_or_else(|| self.view(), |applied| View::of(applied, &self.name));
         let superblock = superblock::read(&mut view)?;
         let words = superblock::words(&mut view, &superblock)?;

@@ -11,14 +11,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::source::{Source, Whole, u32_of, u64_of};
+use crate::source::{Source, Whole, stretch, u32_of, u64_of};
 use crate::superblock::Superblock;
 
 const MAGIC: [u8; 8] = *b"TOWAREDO";
@@ -233,23 +232,6 @@ impl Redo {
     }
 }
 
-/// The first stretch with content between `at` and `end`, which begins and ends at `end` if there is none. Where the file system does not
-/// tell, all is content.
-fn stretch(file: &File, at: u64, end: u64) -> (u64, u64) {
-    let seek = |from: u64, what| {
-        // SAFETY: numbers only. Nobody reads by the position of this file.
-        match unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) } {
-            -1 => Err(io::Error::last_os_error()),
-            place => Ok((place as u64).clamp(from, end)),
-        }
-    };
-    match seek(at, libc::SEEK_DATA) {
-        Ok(data) => (data, seek(data, libc::SEEK_HOLE).unwrap_or(end)),
-        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => (end, end),
-        Err(_) => (at, end),
-    }
-}
-
 /// The sum of so many zeros.
 fn zeros(count: u64) -> u32 {
     let (mut sum, mut of_some, mut some) = (0, crc32c::crc32c(&[0]), 1);
@@ -279,14 +261,33 @@ pub(crate) fn complete((done, begun): (u64, u64)) -> std::result::Result<(), Str
 
 /// The pool's file as it will be when the log's commit is applied.
 pub(crate) struct Applied<'a> {
-    pub(crate) file: &'a Whole,
-    pub(crate) redo: &'a Redo,
+    file: &'a Whole,
+    redo: &'a Redo,
+    /// Numbers of the log's pages, in order.
+    numbers: Vec<u64>,
+}
+
+impl<'a> Applied<'a> {
+    pub(crate) fn of(file: &'a Whole, redo: &'a Redo) -> Applied<'a> {
+        let mut numbers: Vec<u64> = redo.pages.keys().copied().collect();
+        numbers.sort_unstable();
+        Applied { file, redo, numbers }
+    }
 }
 
 impl Source for Applied<'_> {
     fn len(&self) -> u64 {
-        let end = self.redo.pages.keys().max().map_or(0, |page| (page + 1) * PAGE);
+        let end = self.numbers.last().map_or(0, |page| (page + 1) * PAGE);
         self.file.len().max(end)
+    }
+    fn content(&self, at: u64) -> (u64, u64) {
+        // Between the file's end and a page of the log there will be zeros.
+        let (data, hole) = if at < self.file.len() { self.file.content(at) } else { (self.len(), self.len()) };
+        match self.numbers.get(self.numbers.partition_point(|page| (page + 1) * PAGE <= at)) {
+            Some(page) if page * PAGE <= data => (at.max(page * PAGE), (page + 1) * PAGE),
+            Some(page) => (data, hole.min(page * PAGE)),
+            None => (data, hole),
+        }
     }
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
@@ -296,7 +297,7 @@ impl Source for Applied<'_> {
             let piece = &mut into[done..done + part];
             match self.redo.pages.get(&(from / PAGE)) {
                 Some(place) => self.redo.file.read_exact_at(piece, place + from % PAGE)?,
-                // Between the file's end and a page of the log there will be zeros.
+                // As `content` says.
                 None => {
                     let there = self.file.len().saturating_sub(from).min(part as u64) as usize;
                     self.file.read(from, &mut piece[..there])?;
@@ -358,6 +359,31 @@ mod tests {
     }
 
     /// A file of some kilobytes that says it has a terabyte of pages: neither read nor remembered.
+    /// What is passed over as zeros is zeros, in the file and in the log and between them.
+    #[test]
+    fn the_stretches_with_content_are_those_of_the_file_and_of_the_log() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().write_all_at(&[1; 100], 20 * PAGE).unwrap();
+        let len = 40 * PAGE;
+        file.as_file().set_len(len).unwrap();
+        let whole = Whole { file: file.reopen().unwrap(), len };
+        let log = log(&[5, 6, 39, 1000], &[9; 4 * PAGE as usize]);
+        let redo = read(log.path(), &UUID).unwrap().unwrap();
+        let applied = Applied::of(&whole, &redo);
+        let (mut at, mut found) = (0, Vec::new());
+        while at < applied.len() {
+            let (data, hole) = applied.content(at);
+            assert!(hole > at && data >= at);
+            found.extend((data / PAGE..hole.div_ceil(PAGE)).filter(|page| !found.contains(page)).collect::<Vec<_>>());
+            at = hole;
+        }
+        // A file system without holes tells more.
+        for page in [5, 6, 20, 39, 1000] {
+            assert!(found.contains(&page), "{page} of {found:?}");
+        }
+        assert!(!found.contains(&500), "between file and log");
+    }
+
     #[test]
     fn a_log_that_is_all_holes_is_soon_looked_at() {
         let file = log(&[1], &[]);

@@ -5,6 +5,8 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use towa_alloc::SEGMENT;
@@ -21,6 +23,10 @@ pub(crate) trait Source {
     fn len(&self) -> u64;
     /// Fills `into` with those from `at` on; all of them are there.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+    /// The first stretch at or after `at` that may hold anything but zeros; it begins and ends at the end if there is none.
+    fn content(&self, at: u64) -> (u64, u64) {
+        (at, self.len())
+    }
 }
 
 /// A file, as long as it was when it was opened.
@@ -35,6 +41,26 @@ impl Source for Whole {
     }
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, at)
+    }
+    fn content(&self, at: u64) -> (u64, u64) {
+        if at < self.len { stretch(&self.file, at, self.len) } else { (at, at) }
+    }
+}
+
+/// The first stretch with content between `at` and `end`, which begins and ends at `end` if there is none. Where the file system does not
+/// tell, all is content.
+pub(crate) fn stretch(file: &File, at: u64, end: u64) -> (u64, u64) {
+    let seek = |from: u64, what| {
+        // SAFETY: numbers only. Nobody reads by the position of this file.
+        match unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) } {
+            -1 => Err(io::Error::last_os_error()),
+            place => Ok((place as u64).clamp(from, end)),
+        }
+    };
+    match seek(at, libc::SEEK_DATA) {
+        Ok(data) => (data, seek(data, libc::SEEK_HOLE).unwrap_or(end)),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => (end, end),
+        Err(_) => (at, end),
     }
 }
 
@@ -54,11 +80,14 @@ pub(crate) struct View<'a> {
     source: &'a dyn Source,
     pool: &'a str,
     kept: Vec<Option<(u64, Box<[u8; SEGMENT_LEN]>)>>,
+    /// Two stretches that follow each other: of zeros alone, and of what may be content.
+    zeros: Range<u64>,
+    content: Range<u64>,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn of(source: &'a dyn Source, pool: &'a str) -> View<'a> {
-        View { source, pool, kept: std::iter::repeat_with(|| None).take(KEPT).collect() }
+        View { source, pool, kept: std::iter::repeat_with(|| None).take(KEPT).collect(), zeros: 0..0, content: 0..0 }
     }
 
     /// The file's name, for errors.
@@ -102,6 +131,15 @@ impl<'a> View<'a> {
         let mut bytes = [0; 8];
         self.read(at, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The first place at or after `at` where there may be anything but zeros, or the end: a file that is all length is soon passed.
+    pub(crate) fn content_after(&mut self, at: u64) -> u64 {
+        if !self.zeros.contains(&at) && !self.content.contains(&at) {
+            let (data, hole) = self.source.content(at);
+            (self.zeros, self.content) = (at..data, data..hole);
+        }
+        if self.zeros.contains(&at) { self.zeros.end } else { at }
     }
 
     /// A segment, zeros beyond the file's end.

@@ -8,6 +8,8 @@
 //! What must always hold: a block is durable before it is led to, so one that is led to and is none is damage; an entry whose check does
 //! not fit ends the log.
 
+use std::collections::HashSet;
+
 use crate::error::Result;
 use crate::report::Problems;
 use crate::source::View;
@@ -28,13 +30,17 @@ fn mix(mut z: u64) -> u64 {
 /// Follows the log as rolling back does; what is wrong goes to `problems`.
 pub(crate) fn check(view: &mut View, words: &Words, problems: &mut Problems) -> Result<()> {
     let (mut from, mut block, mut section) = (WORDS + 40, words.undo, None);
-    let mut left = words.frontier / BLOCK;
+    // A block that leads to an earlier one would be followed for ever; each that is new has content, so the file's own bounds the work.
+    let mut seen = HashSet::new();
     while block != 0 && block != NONE {
-        if block < HEAP_START || !block.is_multiple_of(BLOCK) || block + BLOCK > words.frontier || left == 0 {
+        if block < HEAP_START || !block.is_multiple_of(BLOCK) || block + BLOCK > words.frontier {
             problems.add(from, || format!("the undo log leads to {block:#x}, which is no place of a block of it"));
             return Ok(());
         }
-        left -= 1;
+        if !seen.insert(block) {
+            problems.add(from, || format!("the undo log leads to {block:#x}, a block of it that came before"));
+            return Ok(());
+        }
         let number = view.u64(block + 8)?;
         if view.u64(block + 16)? != MAGIC || *section.get_or_insert(number) != number {
             problems.add(block, || format!("the undo log leads to {block:#x}, where no block of it lies"));

@@ -114,28 +114,46 @@ impl<'w, 'v> Walk<'w, 'v> {
         let Some(class) = self.classes.get(&u32_of(&header, 0)) else { return Ok(()) };
         match class.form {
             Form::Object => {
-                for (offset, name) in &class.references {
+                let mut rest = class.references.as_slice();
+                while let Some((offset, name)) = rest.first() {
                     let slot = at + u64::from(*offset);
+                    let content = self.view.content_after(slot);
+                    if content >= slot + 8 {
+                        // They are in order of their offsets.
+                        rest = &rest[rest.partition_point(|(offset, _)| at + u64::from(*offset) + 8 <= content)..];
+                        continue;
+                    }
                     let target = self.view.u64(slot)?;
                     self.reach(slot, target, || format!("{name} of the replica at {at:#x} ({})", class.name))?;
+                    rest = &rest[1..];
                 }
             }
-            Form::Array(_, true) => {
-                let len = u64::from(u32_of(&header, 20)) * 8;
-                let mut elements = [0; 4096];
-                for from in (0..len).step_by(elements.len()) {
-                    let part = &mut elements[..(len - from).min(4096) as usize];
-                    self.view.read(at + HEADER + from, part)?;
-                    for (place, bytes) in part.chunks_exact(8).enumerate() {
-                        let number = from / 8 + place as u64;
-                        let slot = at + HEADER + number * 8;
-                        self.reach(slot, u64_of(bytes, 0), || {
-                            format!("element {number} of the array at {at:#x} ({})", class.name)
-                        })?;
-                    }
-                }
-            }
+            Form::Array(_, true) => self.look_at_elements(at, u64::from(u32_of(&header, 20)), class)?,
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at everything that the array of references at `at` refers to.
+    fn look_at_elements(&mut self, at: u64, length: u64, class: &Class) -> Result<()> {
+        let (data, len) = (at + HEADER, length * 8);
+        let mut elements = [0; 4096];
+        let mut from = 0;
+        while from < len {
+            // What lies in holes leads nowhere, and is not read: an array may be longer than all that its file holds.
+            from = from.max((self.view.content_after(data + from) - data) / 8 * 8);
+            let part = &mut elements[..len.saturating_sub(from).min(4096) as usize];
+            if part.is_empty() {
+                break;
+            }
+            self.view.read(data + from, part)?;
+            for (place, bytes) in part.chunks_exact(8).enumerate() {
+                let number = from / 8 + place as u64;
+                self.reach(data + number * 8, u64_of(bytes, 0), || {
+                    format!("element {number} of the array at {at:#x} ({})", class.name)
+                })?;
+            }
+            from += part.len() as u64;
         }
         Ok(())
     }
@@ -223,7 +241,28 @@ impl<'w, 'v> Walk<'w, 'v> {
 mod tests {
     use super::*;
     use crate::class::Root;
+    use crate::source::Source;
     use crate::superblock::HEAP_START;
+
+    /// Bytes that tell of each word of 8 whether it is of zeros.
+    struct Sparse(Vec<u8>);
+
+    impl Source for Sparse {
+        fn len(&self) -> u64 {
+            Source::len(&self.0)
+        }
+        fn read(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+            self.0.read(at, into)
+        }
+        fn content(&self, at: u64) -> (u64, u64) {
+            let words = |from: u64, is_content: bool| {
+                let mut words = self.0[from as usize..].chunks(8);
+                words.position(|word| word.iter().any(|byte| *byte != 0) == is_content).map_or(self.len(), |n| from + n as u64 * 8)
+            };
+            let data = words(at / 8 * 8, true).max(at);
+            (data, words(data, false))
+        }
+    }
 
     /// Thousands of replicas of which only a few find room on the list are all found.
     #[test]
@@ -251,8 +290,10 @@ mod tests {
         let root = Root { at: 0, value: place(0), name: "root".into(), descriptor: "LNode;".into() };
         let records = Records { classes: HashMap::from([(1, node)]), roots: vec![root] };
         let words = Words { frontier, mark_number: 1, cycle: 1, classes: 0, roots: 0, undo: 0, stale_tables: 1, sections: 1 };
-        for listed_max in [1, 2, 7, 1 << 20] {
-            let (mut view, mut blocks, mut problems) = (View::of(&bytes, "bytes"), Blocks::new(frontier), Problems::default());
+        let sparse = Sparse(bytes.clone());
+        let sources: [&dyn Source; 2] = [&bytes, &sparse];
+        for (listed_max, source) in [1, 2, 7, 1 << 20].into_iter().flat_map(|max| sources.map(|source| (max, source))) {
+            let (mut view, mut blocks, mut problems) = (View::of(source, "bytes"), Blocks::new(frontier), Problems::default());
             let mut walk = Walk::new(&mut view, &mut blocks, &mut problems, &words, &records);
             walk.listed_max = listed_max;
             let counts = walk.run(&records, &mut |_| {}).unwrap();

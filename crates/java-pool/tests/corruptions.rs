@@ -311,26 +311,16 @@ fn an_interrupted_atomically_is_told() {
     let more = made.block(4096);
     made.set(log, more);
     made.set(log + 8, 77);
-    (0..127).for_each(|n| entry(&mut made, log + 32 + n * 32, HEAP + n * 8));
+    (0..127).for_each(|n| made.undo_entry(log + 32 + n * 32, HEAP + n * 8));
     assert!(found(&made)[0].what.contains("where no block of it lies"));
+    made.set(log, log);
+    assert!(found(&made)[0].what.contains("a block of it that came before"));
     made.set(log, 0);
     assert!(found(&made)[0].what.contains("leads to 0, where 1 stands for none"));
     made.set(log, 1);
     assert_eq!(found(&made), []);
-    entry(&mut made, log + 64, 8);
+    made.undo_entry(log + 64, 8);
     assert!(found(&made)[0].what.contains("is of 8 bytes at 0x8"));
-}
-
-/// An entry of the undo log of section 77: eight zeros lay at `place`.
-fn entry(made: &mut Made, at: u64, place: u64) {
-    let mix = |mut z: u64| {
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
-    let words = [place, 0, 8];
-    words.iter().zip([0, 8, 16]).for_each(|(word, offset)| made.set(at + offset, *word));
-    made.set(at + 24, words.iter().fold(mix(77), |sum, word| mix(sum ^ word)));
 }
 
 /// However many there are: the first are told, all are counted.

@@ -159,3 +159,62 @@ fn memory_is_not_taken_on_a_files_word() {
     let peak: u64 = peak.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok()).unwrap();
     assert!(peak < 400 << 10, "{peak} KiB");
 }
+
+/// A file of `len` bytes, all in use as it says, that has no more content than `made`, and these numbers.
+fn sparse(mut made: Made, len: u64, numbers: &[(u64, u64)]) -> Option<tempfile::NamedTempFile> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for slot in [0, 4096] {
+        made.set(slot + 40, len);
+    }
+    made.seal();
+    made.set(WORDS, len);
+    std::fs::write(file.path(), &made.bytes).unwrap();
+    if file.as_file().set_len(len).is_err() {
+        eprintln!("SKIP: no sparse files of {len} bytes here");
+        return None;
+    }
+    for (at, number) in numbers {
+        std::os::unix::fs::FileExt::write_all_at(file.as_file(), &number.to_le_bytes(), *at).unwrap();
+    }
+    Some(file)
+}
+
+/// An undo log that leads to itself, in a file whose length would have it followed for hours.
+#[test]
+fn an_undo_log_without_end_ends() {
+    let mut made = graphs::crashed();
+    let log = made.block(4096);
+    made.set(WORDS + 40, log);
+    made.set(log, log);
+    made.set(log + 8, 77);
+    made.put(log + 16, b"TOWAUNDO");
+    (0..127).for_each(|n| made.undo_entry(log + 32 + n * 32, HEAP + n * 8));
+    let Some(file) = sparse(made, 1 << 40, &[]) else { return };
+    let report = Pool::open(file.path()).unwrap().verify(&mut |_, _| {}).unwrap();
+    assert!(report.problems.iter().any(|p| p.what.contains("a block of it that came before")), "{:?}", report.problems);
+}
+
+/// Arrays of the greatest length, of which little more than their last element is there.
+#[test]
+fn arrays_of_holes_are_looked_at_in_proportion_to_what_they_hold() {
+    let mut made = Made::new("hostile", 1);
+    made.add_class("[Ljava.lang.Object;", 1, &[]);
+    let (count, length) = (60, i32::MAX as u64);
+    let all = made.array("[Ljava.lang.Object;", &vec![builder::Value::Reference(0); count as usize]);
+    made.root("a", "b", "[Ljava/lang/Object;", all);
+    let bytes = (24 + length * 8).next_multiple_of(4096);
+    let first = made.get(WORDS).next_multiple_of(4096);
+    let mut numbers = Vec::new();
+    for n in 0..count {
+        let at = first + n * bytes;
+        made.set(all + 24 + n * 8, at);
+        // Class and length, and as the last element what leads nowhere.
+        numbers.extend([(at, 1), (at + 16, length << 32), (at + 24 + (length - 1) * 8, 8)]);
+    }
+    let Some(file) = sparse(made, first + count * bytes, &numbers) else { return };
+    let start = Instant::now();
+    let report = Pool::open(file.path()).unwrap().verify(&mut |_, _| {}).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!((report.replicas, report.problems_found), (count + 1, count));
+    assert!(report.problems[0].what.contains("element 2147483646"), "{:?}", report.problems[0]);
+}

@@ -182,6 +182,18 @@ impl Made {
         at
     }
 
+    /// An entry of the undo log of section 77: eight zeros lay at `place`.
+    pub fn undo_entry(&mut self, at: u64, place: u64) {
+        let mix = |mut z: u64| {
+            z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ z >> 31
+        };
+        let words = [place, 0, 8];
+        words.iter().zip([0, 8, 16]).for_each(|(word, offset)| self.set(at + offset, *word));
+        self.set(at + 24, words.iter().fold(mix(77), |sum, word| mix(sum ^ word)));
+    }
+
     /// A class of this form, with fields in the order given: class, name, descriptor.
     pub fn add_class(&mut self, name: &'static str, form: u32, fields: &[(&str, &'static str, &str)]) {
         let mut class = Class { index: self.classes.len() as u32 + 1, instance: 24, fields: BTreeMap::new() };
