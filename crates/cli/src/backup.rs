@@ -1,18 +1,19 @@
 //! `towa backup`: a complete copy of a pool, made while a program goes on working in it, or when it is closed.
 //!
 //! ```text
-//!   POOL ──► DEST.tmp (made, written, verified, durable) ──rename──► DEST
+//!   POOL ──► the draft's copy (made, written, verified, durable) ──rename──► DEST
 //! ```
 //!
 //! What must always hold: DEST is there only when it is complete and durable; nothing that is there already is
-//! written over.
+//! written over or removed (`draft`).
 
-use std::ffi::{CString, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+mod draft;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -25,6 +26,7 @@ use crate::failure::{self, FAILED, MISSING, coded};
 use crate::pool_dir::looks_like_pool;
 use crate::progress::Progress;
 use crate::report::{self, bytes, micros};
+use draft::Draft;
 
 /// Copy a pool, while a program uses it or not.
 ///
@@ -68,7 +70,7 @@ pub fn run(args: &BackupArgs) -> Result<()> {
 }
 
 fn back_up(args: &BackupArgs) -> Result<Value> {
-    let draft = Draft::at(&args.dest)?;
+    let draft = Draft::of(&args.dest)?;
     let done = if args.pool.is_file() {
         copy_java(&args.pool, &draft)?
     } else if args.pool.join(towa_alloc::NAME).exists() && !args.pool.join(towa_heap::names::SUPERBLOCK).exists() {
@@ -86,8 +88,8 @@ fn copy_pool(pool: &Path, draft: &Draft) -> Result<Value> {
     }
     // By calls and not by a mapping, on whatever medium: the owner writes what is read.
     let from = open_dir(pool, Some(Kind::File), false)?;
-    draft.make_directory()?;
-    let to = open_dir(&draft.path, Some(Kind::File), false)?;
+    draft.make_pool_directory()?;
+    let to = open_dir(&draft.copy(), Some(Kind::File), false)?;
     let progress = Progress::bytes("copying");
     let report = towa_heap::backup(&*from, &*to, &mut |done, all| progress.at(done, all))?;
     let mut value = serde_json::to_value(&report.copy)?;
@@ -104,8 +106,8 @@ fn copy_arena(pool: &Path, draft: &Draft) -> Result<Value> {
     let from = open_dir(pool, None, false)?;
     let _lock = from.lock_by(towa_alloc::NAME, true, "")?;
     crate::verify::check_arena(from.clone())?;
-    draft.make_directory()?;
-    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.path.join(towa_alloc::NAME))?;
+    draft.make_pool_directory()?;
+    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.copy().join(towa_alloc::NAME))?;
     Ok(json!({ "was_open": false, "bytes": len }))
 }
 
@@ -126,7 +128,7 @@ fn copy_java(pool: &Path, draft: &Draft) -> Result<Value> {
             format!("{place}: the program that had the pool open did not close it; open and close it once, then copy it"),
         ));
     }
-    let len = copy_file(pool, &draft.path)?;
+    let len = copy_file(pool, &draft.copy())?;
     Ok(json!({ "was_open": false, "bytes": len }))
 }
 
@@ -157,105 +159,11 @@ fn copy_file(from: &Path, to: &Path) -> Result<u64> {
     Ok(len)
 }
 
-/// What is being made, under a name of its own, until it is complete. Dropped before it is published, it is removed.
-struct Draft {
-    path: PathBuf,
-    dest: PathBuf,
-}
-
-impl Draft {
-    /// Looks whether something can be made at `dest`, and removes what an interrupted backup left there.
-    fn at(dest: &Path) -> Result<Draft> {
-        let place = report::path(dest);
-        if dest.symlink_metadata().is_ok() {
-            return Err(coded(
-                FAILED,
-                format!("{place}: is there already; nothing was changed; choose another place for the copy"),
-            ));
-        }
-        let path = beside(dest, ".tmp");
-        match path.symlink_metadata() {
-            Ok(_) => remove_left(&path)?,
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(e).with_context(|| report::path(&path)),
-        }
-        let parent = parent(dest);
-        if !parent.is_dir() {
-            return Err(coded(MISSING, format!("{}: is no directory; make it first", report::path(&parent))));
-        }
-        Ok(Draft { path, dest: dest.to_owned() })
-    }
-
-    fn make_directory(&self) -> Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.path).with_context(|| format!("{}: making it", report::path(&self.path)))
-    }
-
-    /// Gives it its name, durably. What took that name in between is not replaced.
-    fn publish(self) -> Result<()> {
-        let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).expect("a path that was opened has no NUL");
-        let (from, to) = (name(&self.path), name(&self.dest));
-        // SAFETY: both names are NUL-terminated.
-        let rc = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) };
-        if rc != 0 {
-            let error = std::io::Error::last_os_error();
-            // A file system that cannot promise it (some network ones): nothing was there a moment ago.
-            let renamed = match error.raw_os_error() {
-                Some(libc::EINVAL) if self.dest.symlink_metadata().is_err() => fs::rename(&self.path, &self.dest),
-                _ => Err(error),
-            };
-            renamed.with_context(|| format!("{}: giving the copy its name", report::path(&self.dest)))?;
-        }
-        let synced = files::sync_dir_and_above(&parent(&self.dest));
-        synced.with_context(|| format!("{}: making its name durable", report::path(&self.dest)))
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let _ = remove_left(&self.path);
-    }
-}
-
-/// Removes what an interrupted backup left: a file, or a directory that holds the files of a pool and nothing else. The files are
-/// removed by the directory's descriptor, which must be of a directory of one's own: in a folder that others can write to, its
-/// name may lead to another pool a moment later.
-fn remove_left(path: &Path) -> Result<()> {
-    use towa_heap::names::{IMAGE, LOG, SUPERBLOCK, SUPERBLOCK_NEW};
-    let place = || format!("{}: removing what an interrupted backup left", report::path(path));
-    match path.symlink_metadata() {
-        Ok(status) if status.is_file() => return fs::remove_file(path).with_context(place),
-        Ok(status) if status.is_dir() => {}
-        _ => return Ok(()),
-    }
-    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let directory = OpenOptions::new().read(true).custom_flags(flags).open(path).with_context(place)?;
-    // SAFETY: a call without arguments.
-    let me = unsafe { libc::geteuid() };
-    if directory.metadata().with_context(place)?.uid() != me {
-        return Err(coded(FAILED, format!("{}: belongs to another user; choose another place for the copy", report::path(path))));
-    }
-    for name in [SUPERBLOCK, SUPERBLOCK_NEW, IMAGE, LOG, towa_alloc::NAME] {
-        let name = CString::new(name).expect("no NUL");
-        // SAFETY: the name is NUL-terminated; the descriptor is open.
-        if unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) } != 0 {
-            let error = std::io::Error::last_os_error();
-            if error.kind() != ErrorKind::NotFound {
-                return Err(error).with_context(place);
-            }
-        }
-    }
-    fs::remove_dir(path).with_context(place)
-}
-
 /// The path with something added to its last name.
 fn beside(path: &Path, more: &str) -> PathBuf {
     let mut name: OsString = path.components().as_path().as_os_str().to_owned();
     name.push(more);
     name.into()
-}
-
-fn parent(path: &Path) -> PathBuf {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 
 fn print(done: &Value) -> Result<()> {

@@ -157,16 +157,71 @@ fn a_closed_pool_is_copied_and_nothing_is_overwritten() {
     assert_eq!(names(&copy), before);
     fails(5, &["backup", s(&missing), s(&dir.path().join("x"))]);
     assert!(fails(5, &["backup", s(&pool), s(&missing.join("x"))]).contains("no directory"));
-    // What is not left by a backup is not removed.
-    fs::create_dir(dir.path().join("x.tmp")).unwrap();
-    fs::write(dir.path().join("x.tmp/mine"), "mine").unwrap();
-    fails(1, &["backup", s(&pool), s(&dir.path().join("x"))]);
-    assert!(dir.path().join("x.tmp/mine").exists() && !dir.path().join("x").exists());
     // A damaged pool is not copied.
     let image = fs::OpenOptions::new().write(true).open(pool.join("image")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&image, &[0; 4096], 0).unwrap();
     assert!(fails(3, &["backup", s(&pool), s(&tree)]).contains("root slot 0"));
-    assert!(!tree.exists() && !dir.path().join("tree.tmp").exists());
+    assert!(!tree.exists());
+    assert_eq!(names(dir.path()), ["copy", "pool"]);
+}
+
+/// Whatever its name is: a file, a sound pool, what looks like a killed backup's draft.
+#[test]
+fn nothing_that_backup_did_not_make_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [pool, notes, other, x] = ["pool", "x.tmp", "y.tmp", "x"].map(|name| dir.path().join(name));
+    passes(&["vm-load", s(&pool), "--transactions", "20"]);
+    fs::write(&notes, "notes").unwrap();
+    copy_files(&pool, &other);
+    for dest in ["x", "y"] {
+        passes(&["backup", s(&pool), s(&dir.path().join(dest))]);
+    }
+    assert_eq!(fs::read(&notes).unwrap(), b"notes");
+    assert_eq!(names(&other), ["image", "log", "superblock"]);
+    passes(&["vm-check", s(&other)]);
+    // The draft of a backup that was killed.
+    let left = || {
+        let (pool, copy) = (dir.path().join("left-pool"), dir.path().join("left"));
+        let load = Load::start("epoch", &pool);
+        let is_draft = |name: &String| name.starts_with(".towa-backup-");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let draft = loop {
+            assert!(Instant::now() < deadline, "no backup was killed while it wrote: {:?}", names(dir.path()));
+            let mut backup = command(&["backup", s(&pool), s(&copy)]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let begun = Instant::now();
+            let is_written = |name: &String| dir.path().join(name).join("copy/image").exists();
+            while !names(dir.path()).iter().any(|name| is_draft(name) && is_written(name))
+                && begun.elapsed() < Duration::from_secs(5)
+            {
+                std::thread::yield_now();
+            }
+            backup.kill().unwrap();
+            backup.wait().unwrap();
+            match names(dir.path()).into_iter().find(|name| is_draft(name) && is_written(name)) {
+                Some(draft) => break dir.path().join(draft),
+                None => fs::remove_dir_all(&copy).unwrap(),
+            }
+        };
+        drop(load);
+        fs::remove_dir_all(pool).unwrap();
+        draft
+    };
+    let draft = left();
+    // A copy of it, one in which somebody put something, and a directory whose name only is alike.
+    let [copied, named] = ["copied", "named"].map(|name| dir.path().join(format!(".towa-backup-{name}")));
+    assert!(std::process::Command::new("cp").arg("-a").args([&draft, &copied]).status().unwrap().success());
+    copy_files(&pool, &named);
+    fs::write(draft.join("copy/mine"), "mine").unwrap();
+    let image = fs::read(draft.join("copy/image")).unwrap();
+    fs::remove_dir_all(&x).unwrap();
+    passes(&["backup", s(&pool), s(&x)]);
+    assert_eq!(names(&named), ["image", "log", "superblock"]);
+    assert!(copied.join("copy/image").exists() && fs::read(draft.join("copy/image")).unwrap() == image);
+    // As the killed backup left it, it goes.
+    fs::remove_file(draft.join("copy/mine")).unwrap();
+    fs::remove_dir_all(&x).unwrap();
+    passes(&["backup", s(&pool), s(&x)]);
+    assert!(!draft.exists() && copied.exists());
 }
 
 /// Files that are copied while a program works in the pool are of different moments, whatever each of them says.
