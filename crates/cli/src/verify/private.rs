@@ -8,8 +8,8 @@
 //! The engine opens the pool as it always does, recovery included, on a medium that keeps what is written to itself. Where there is
 //! nothing to replay, the working copy is a private mapping of the image; else the image is read into memory.
 //!
-//! What must always hold: the files are opened read-only, so that not even a bug here can change them; nobody else may own the pool
-//! meanwhile.
+//! What must always hold: the files are opened read-only, so that not even a bug here can change them; the engine does not get the
+//! directory, so that it changes no name there; nobody else may own the pool meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
@@ -53,8 +53,9 @@ unsafe impl Medium for Private {
     fn location(&self) -> String {
         self.under.location()
     }
+    /// None: through it names are made and removed, as that of the socket that a killed owner left.
     fn directory(&self) -> Option<BorrowedFd<'_>> {
-        self.under.directory()
+        None
     }
     fn create(&self, _: &str, _: u64, _: Allocation) -> Result<Arc<dyn Region>> {
         self.refuse("creating")
@@ -201,6 +202,7 @@ mod tests {
         assert_eq!(found, expected);
         region.read(0, &mut found).unwrap();
         assert_eq!(found, vec![1; 2 * PAGE + 64]);
+        assert!(looked.directory().is_none());
         assert!(looked.create("x", 64, Allocation::Full).is_err() && looked.remove("image").is_err());
     }
 }

@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use crate::{copy_program, fails, is_root, json, passes, s, text, towa};
+use crate::{command, copy_program, fails, is_root, json, passes, s, text, towa};
 
 /// A sound pool with some data, made once for each test.
 fn pool(dir: &Path) -> PathBuf {
@@ -96,6 +97,24 @@ fn a_crash_is_verified_as_it_is_and_recovered_when_asked() {
         passes(&["vm-check", s(&pool), "--medium", medium]);
         assert!(passes(&["recover", s(&pool), "--medium", medium]).contains("nothing to recover"));
     }
+}
+
+/// An owner that is killed leaves the socket for its separate checkpointer: whoever opens the pool next removes it, and not a look.
+#[test]
+fn verify_leaves_the_names_that_a_killed_owner_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let mut load = command(&["tx-load", "--separate", "--least", s(&pool)]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(load.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let before = snapshot(&pool);
+    assert!(before.contains_key("checkpointer"), "{line}: {before:?}");
+    assert!(passes(&["verify", s(&pool)]).contains("sound"));
+    assert_eq!(snapshot(&pool), before);
+    passes(&["recover", s(&pool)]);
+    assert!(!snapshot(&pool).contains_key("checkpointer"));
 }
 
 #[test]
