@@ -331,19 +331,32 @@ fn send(line: &OwnedFd, block: &File) -> io::Result<()> {
     })
 }
 
-/// The descriptor that the owner hands over.
+/// The descriptor that the owner hands over; more than one closes them all.
 fn receive(line: &OwnedFd) -> io::Result<File> {
     with_message(|message| {
-        // SAFETY: as in `send`; a descriptor that came is ours alone.
+        let mut came: Vec<OwnedFd> = Vec::new();
+        // SAFETY: as in `send`; the kernel says how much of the room it filled, which may be more descriptors than were asked for, as the
+        // room is rounded up. All that came are ours alone.
         unsafe {
             if libc::recvmsg(line.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) < 0 {
                 return Err(io::Error::last_os_error());
             }
-            let header = libc::CMSG_FIRSTHDR(message);
-            if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
-                return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+            let mut header = libc::CMSG_FIRSTHDR(message);
+            while !header.is_null() {
+                if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let bytes = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                    let first = libc::CMSG_DATA(header).cast::<RawFd>();
+                    for n in 0..bytes / size_of::<RawFd>() {
+                        came.push(owned(first.add(n).read_unaligned())?);
+                    }
+                }
+                header = libc::CMSG_NXTHDR(message, header);
             }
-            Ok(File::from(owned(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())?))
+        }
+        match <[OwnedFd; 1]>::try_from(came) {
+            Ok([block]) => Ok(File::from(block)),
+            Err(came) if came.is_empty() => Err(io::Error::from_raw_os_error(libc::ECONNRESET)),
+            Err(_) => Err(io::Error::other("what came is not one control block, but several")),
         }
     })
 }
@@ -435,5 +448,39 @@ mod tests {
         third.listen().unwrap();
         drop(next);
         assert!(call(&*medium).unwrap().is_some(), "the socket went with an owner whose it is not");
+    }
+
+    /// The room for one descriptor holds two: none of them stays open.
+    #[test]
+    fn more_descriptors_than_one_are_closed_and_refused() {
+        let mut ends = [0; 2];
+        // SAFETY: two numbers, ours to fill; what the call gives is ours alone.
+        let [ours, theirs] = unsafe {
+            done(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr())).unwrap();
+            ends.map(|fd| OwnedFd::from_raw_fd(fd))
+        };
+        let (read, write) = io::pipe().unwrap();
+        let sent = with_message(|message| {
+            let both = [write.as_raw_fd(); 2];
+            // SAFETY: as in `send`; there is room for two, which the assertion sees.
+            unsafe {
+                assert!(libc::CMSG_SPACE(size_of_val(&both) as u32) as usize <= size_of::<Ancillary>());
+                message.msg_controllen = libc::CMSG_SPACE(size_of_val(&both) as u32) as _;
+                let header = libc::CMSG_FIRSTHDR(message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&both) as u32) as _;
+                libc::CMSG_DATA(header).cast::<[RawFd; 2]>().write_unaligned(both);
+                Ok(libc::sendmsg(theirs.as_raw_fd(), message, libc::MSG_NOSIGNAL))
+            }
+        });
+        assert_eq!(sent.unwrap(), 1);
+        drop(write);
+        let refused = receive(&ours).unwrap_err().to_string();
+        assert!(refused.contains("not one control block"), "{refused}");
+        let mut poll = poll_of(read.as_raw_fd());
+        // SAFETY: one entry, ours to fill. Threads of other tests may have a copy for a moment.
+        unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+        assert!(poll.revents & libc::POLLHUP != 0, "a descriptor that came is still open");
     }
 }
