@@ -69,7 +69,12 @@ public final class Towa {
         return Agent.instrumentation() != null && DurableGraph.active();
     }
 
-    /** Ends durability: the objects stay as ordinary ones. What was stored before is in the file. */
+    /**
+     * Ends durability: the objects stay as ordinary ones. What was stored before is in the file.
+     *
+     * @throws PoolException what was stored last could not be written: then the pool is still open, and closing may be tried again (a full disk); but after a sync
+     *     that failed it is closed, and the next opening finds what {@link #sync} acknowledged
+     */
     public static void close() {
         DurableGraph.close();
     }

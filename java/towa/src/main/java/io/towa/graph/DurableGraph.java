@@ -188,24 +188,50 @@ public final class DurableGraph {
         boolean closed = false;
         try {
             Loads.noteStale();
-            if (committer != null) {
-                committer.last();
-                committer = null;
-            }
+            PoolException lost = lastCommit();
+            committer = null;
             active = false;
             closed = true;
             Loads.end();
             Replicas.reset(0);
             Roots.reset(new ArrayList<>());
+            if (lost != null) {
+                giveUp(lost);
+            }
             pool.close();
         } finally {
             Gate.open();
             if (!closed) {
-                // The last commit failed. Nothing is lost: the pool is still open.
+                // The last commit failed, and can be tried again. Nothing is lost: the pool is still open.
                 committer = committer.again();
                 Collector.start();
             }
         }
+    }
+
+    /** @return null, or that no commit can succeed: then the pool is to be closed without */
+    private static PoolException lastCommit() {
+        if (committer != null) {
+            try {
+                committer.last();
+            } catch (PoolException e) {
+                if (!committer.isBroken()) {
+                    throw e;
+                }
+                return e;
+            }
+        }
+        return null;
+    }
+
+    /** Lets the file go as it is: as after a crash. */
+    private static void giveUp(PoolException lost) {
+        try {
+            pool.abandon();
+        } catch (PoolException e) {
+            lost.addSuppressed(e);
+        }
+        throw lost;
     }
 
     /** See {@link io.towa.Towa#sync}. */

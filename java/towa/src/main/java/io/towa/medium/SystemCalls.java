@@ -4,11 +4,12 @@ import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
+import java.nio.channels.FileChannel;
 import jdk.internal.access.SharedSecrets;
 
 /**
- * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code lseek} to a file's holes, {@code mmap} without a reservation of
- * memory, and locks that belong to the open file.
+ * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code posix_fadvise}, {@code lseek} to a file's holes, {@code mmap} without
+ * a reservation of memory, and locks that belong to the open file.
  *
  * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
  * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
@@ -26,6 +27,7 @@ public final class SystemCalls {
     private static final long MMAP;
     private static final long MUNMAP;
     private static final long FALLOCATE;
+    private static final long FADVISE;
     private static final long LSEEK;
     private static final long FCNTL;
     private static final long GETPID;
@@ -37,6 +39,7 @@ public final class SystemCalls {
         boolean x86 = System.getProperty("os.arch").equals("amd64");
         MEMBARRIER = x86 ? 324 : 283;
         FALLOCATE = x86 ? 285 : 47;
+        FADVISE = x86 ? 221 : 223;
         ValueLayout.OfLong word = ValueLayout.JAVA_LONG;
         Linker linker = Linker.nativeLinker();
         FunctionDescriptor type = FunctionDescriptor.of(word, word, word, word, word, word);
@@ -102,6 +105,31 @@ public final class SystemCalls {
     /** Allocates the file's blocks in this range, so that a store to them cannot fail; false if the file system has no room or cannot. */
     public static boolean allocate(int descriptor, long from, long bytes) {
         return call(LONG, FALLOCATE, descriptor, 0, from, bytes) == 0;
+    }
+
+    /**
+     * Has the kernel drop the pages of this range that it holds clean and that no process maps. Where it does not take the advice (memory file systems), nothing
+     * happens.
+     *
+     * @param bytes 0: to the end
+     */
+    public static void dropCleanPages(FileChannel file, long from, long bytes) {
+        int descriptor = descriptor(file);
+        if (descriptor >= 0) {
+            long notNeeded = 4;
+            call(LONG, FADVISE, descriptor, from, bytes, notNeeded);
+        }
+    }
+
+    /** A channel's descriptor; -1: it is no channel of the JDK's own file system. */
+    private static int descriptor(FileChannel file) {
+        if (!(file instanceof sun.nio.ch.FileChannelImpl)) {
+            return -1;
+        }
+        // The JDK has no accessor for it.
+        jdk.internal.misc.Unsafe u = jdk.internal.misc.Unsafe.getUnsafe();
+        long field = u.objectFieldOffset(sun.nio.ch.FileChannelImpl.class, "fd");
+        return SharedSecrets.getJavaIOFileDescriptorAccess().get((java.io.FileDescriptor) u.getReference(file, field));
     }
 
     /** Where at or after {@code from} the file's next hole begins, bytes that have no block; -1: nowhere, or the file system does not say. Moves the file's position. */

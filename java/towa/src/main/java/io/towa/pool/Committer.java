@@ -22,8 +22,11 @@ import jdk.internal.access.SharedSecrets;
  * </pre>
  *
  * <p>What must always hold: a commit has all stores of an operation, or none; a page that is not in the file as of its last store is dirty, or in a
- * log that is whole. So a commit that fails (a full disk) loses nothing: its pages are dirty again, and the next one takes them. A log
+ * log that is whole. So a commit whose writes fail (a full disk) loses nothing: its pages are dirty again, and the next one takes them. A log
  * that is whole but whose pages did not all get to the file is applied once more before anything else.
+ *
+ * <p>A sync that fails is final: this process commits no more. It could not write the same pages again, because they do not leave the cache while the pool is mapped
+ * ({@link Disk}). The next opening finds what was acknowledged, in the file or in the log.
  *
  * <p>A section ({@code Towa.atomically}) need not be over: its undo log is part of the image, and opening rolls back what a commit has of it. So
  * nobody waits for a section, and {@link #sync} inside one returns.
@@ -45,6 +48,8 @@ public final class Committer extends Thread {
     private final List<ByteBuffer> chunks = new ArrayList<>();
     /** The log is whole, and its pages are not known to be in the file. */
     private boolean unapplied;
+    /** A sync failed. */
+    private PoolException broken;
 
     /** Under this object's lock: commits that began, ended, were asked for; the last good one; why the last bad one was that. */
     private long begun;
@@ -117,6 +122,7 @@ public final class Committer extends Thread {
     public Committer again() {
         Committer c = new Committer(pool, dirty, data, redo, intervalNanos);
         c.unapplied = unapplied;
+        c.broken = broken;
         c.start();
         return c;
     }
@@ -151,6 +157,11 @@ public final class Committer extends Thread {
         }
     }
 
+    /** Whether no commit succeeds any more until the pool is opened again. To be asked when the thread has ended. */
+    public boolean isBroken() {
+        return broken != null;
+    }
+
     /** Waits for a commit that begins after the call. */
     public void sync() {
         boolean interrupted = false;
@@ -180,7 +191,12 @@ public final class Committer extends Thread {
         while (pause(next)) {
             next = System.nanoTime() + intervalNanos;
             long n = begin();
+            boolean before = broken != null;
             ended(n, commit(false));
+            if (broken != null && !before && !isWanted(n)) {
+                // No thread is told. A program that never waits for a commit would go on for hours, and lose them.
+                System.err.println("towa: " + broken.getMessage());
+            }
             Events.commitWaiting();
         }
     }
@@ -199,6 +215,10 @@ public final class Committer extends Thread {
         }
     }
 
+    private synchronized boolean isWanted(long n) {
+        return wanted >= n;
+    }
+
     private synchronized long begin() {
         return ++begun;
     }
@@ -213,8 +233,11 @@ public final class Committer extends Thread {
         notifyAll();
     }
 
-    /** @return null, or why it failed: then all it was to write is still to be written */
+    /** @return null, or why it failed: then all it was to write is still to be written, or {@link #broken} */
     private PoolException commit(boolean shut) {
+        if (broken != null) {
+            return broken;
+        }
         Object event = Events.begin(Events.COMMIT);
         int[] pages = null;
         boolean logged = false;
@@ -251,7 +274,7 @@ public final class Committer extends Thread {
             unapplied = true;
             if (inMemory) {
                 write(pages);
-                data.force();
+                data.sync();
             } else {
                 redo.apply(data, capacity);
             }
@@ -297,7 +320,13 @@ public final class Committer extends Thread {
     private PoolException failed(IOException e) {
         String why = String.valueOf(e.getMessage());
         boolean full = why.contains("No space") || why.contains("quota");
-        return new PoolException(full ? Reason.FULL : Reason.IO, pool.name() + ": a commit failed: " + why
+        Reason reason = full ? Reason.FULL : Reason.IO;
+        if (e instanceof Disk.SyncFailed) {
+            broken = new PoolException(reason, pool.name() + ": " + why + "; what the device has of this commit is not known, and no later one is made: "
+                + (full ? "make room, " : "") + "close the pool and open it again, which goes on from what the device has", e);
+            return broken;
+        }
+        return new PoolException(reason, pool.name() + ": a commit failed: " + why
             + "; what it was to write is kept and tried again at the next" + (full ? ": make room" : ""), e);
     }
 

@@ -11,6 +11,7 @@ import java.nio.ByteOrder;
  * What opening does to the two files of a pool, before anything of the pool is looked at.
  *
  * <pre>
+ *   read     0 log: reloaded; file: reloaded if it is not clean, or is to grow       (the file: if it was open for POWER)
  *   check    1 file and log belong together, and the words of the file can be; nothing is written yet
  *   settle   2 log: every byte written again, synced                                  (if its commit is needed)
  *            3 file: superblock slot written again, commit applied, synced            the file is whole without the log
@@ -20,11 +21,15 @@ import java.nio.ByteOrder;
  * </pre>
  *
  * <p>What a reader sees of a file need not be on the device: the process that wrote it was killed before it synced, or its sync failed, after which the
- * page cache shows what the device never gets, and later syncs succeed. So what the next steps rely on is written again before it is
- * synced. Pages of the pool that the log does not have are on the device: a log is overwritten only after the pool was synced. A pool that was last
- * open for {@code PROCESS} promised nothing about the device: all of its used bytes are written again when it is opened for {@code POWER}.
+ * page cache shows what the device never gets, and later syncs succeed. So the cache is emptied first ({@link Disk#reload}; no process maps the files, so
+ * every page can go), and what the next steps rely on is written again before it is synced, for file systems that do not take such advice. The log is
+ * reloaded always. The file of a pool that was closed is not, which would cost reading it all from the device: every sync of its commits succeeded, and what opening writes
+ * to it had its blocks before, but for the number behind a heap that grows. Pages of the pool that the log does not have are on the device: a log is
+ * overwritten only after the pool was synced. A pool that was last open for {@code PROCESS} promised nothing about the device, and has in the cache what its
+ * process was killed with: all of its used bytes are written again, through new pages, when it is opened for {@code POWER}.
  *
- * <p>Why stopping after each step is safe, with power lost or not. After 1: nothing was done. During 2: the log's bytes are written with what they are, so
+ * <p>Why stopping after each step is safe, with power lost or not. During 0: what was dirty gets to the device, as it might have by itself, and nothing that was acknowledged
+ * is in the cache alone. After 1: nothing was done. During 2: the log's bytes are written with what they are, so
  * the device has the log as it was, or more of it; until 2 ends the pool on the device is at the commit before, or the log was on the device. After 2 and during 3:
  * the log is on the device, and is applied again; the other slot of the superblock is not touched. After 3: the same, to no effect. During 4: with
  * the old slot the log is needed and there; with the new one the log is of this opening and its commit is in the file, so it is let be. During 5: the file
@@ -44,6 +49,25 @@ final class Opening {
     private final boolean needed;
     /** The commit that the file is at, after {@link #settle}. */
     private long at;
+
+    /**
+     * Step 0.
+     *
+     * @param log null: there is none
+     * @param capacity that the pool is to have at least
+     * @return the superblock, as it is after that
+     */
+    static Superblock superblock(String name, Disk pool, Disk log, long capacity) throws IOException {
+        Superblock s = Superblock.read(pool, name);
+        if (log != null) {
+            log.reload();
+        }
+        if (!s.ready || s.durability != Durability.POWER || s.clean && capacity <= s.capacity) {
+            return s;
+        }
+        pool.reload();
+        return Superblock.read(pool, name);
+    }
 
     /**
      * Looks at the files, and refuses those that do not belong together; writes nothing.
@@ -181,8 +205,11 @@ final class Opening {
     /** Steps 2 and 3. @param capacity that the pool is going to have */
     void settle(Durability wanted, long capacity) throws IOException {
         if (applies() && !redo.rewrite()) {
-            // A page that was clean, but not on the device, was read from there again.
-            throw apart("was not closed, and its log " + log() + " did not reach the device whole");
+            // The cache kept a clean page that the device does not have, and dropped it after the first look. The pool has nothing of that commit yet.
+            throw new IOException(log() + " is not on the device as it was read first; open the pool again, which goes on from what the device has");
+        }
+        if (wanted == Durability.POWER && superblock.durability == Durability.PROCESS) {
+            rewriteAll();
         }
         superblock.settle(pool);
         if (at != 0) {
@@ -196,10 +223,18 @@ final class Opening {
             RedoLog.beginPages(pool, superblock.capacity, at);
             RedoLog.endPages(pool, at);
         }
-        if (wanted == Durability.POWER && superblock.durability == Durability.PROCESS) {
-            pool.rewrite(Layout.FRONTIER, word(Layout.FRONTIER));
-        }
-        pool.force();
+        pool.sync();
+    }
+
+    /**
+     * Everything that is in use, through new pages. Behind the frontier nothing is, but for the number that is written next. Why stopping is safe: the pool is one of
+     * {@code PROCESS} until step 6. A folio is out of the cache for the time of one write; only if an earlier sync failed does the device lack it then.
+     */
+    private void rewriteAll() throws IOException {
+        long frontier = word(Layout.FRONTIER);
+        pool.sync();
+        pool.rewrite(0, frontier);
+        pool.evict(frontier + Disk.FOLIO - 1 & -Disk.FOLIO, 0);
     }
 
     private long word(long place) throws IOException {
@@ -239,6 +274,7 @@ final class Opening {
         if (log == null) {
             return;
         }
+        log.reload();
         RedoLog.State state = new RedoLog(log, 0, 0).read();
         if (state == RedoLog.State.OTHERS || state == RedoLog.State.OURS || state == RedoLog.State.DAMAGED) {
             throw new PoolException(Reason.FOREIGN, PoolFile.logOf(name) + ": is the log of another pool than " + name

@@ -80,7 +80,7 @@ public final class PoolFile implements AutoCloseable {
             Disk data = new Disk.Channel(channel);
             beside = openLog();
             Disk found = beside == null ? null : new Disk.Channel(beside);
-            superblock = channel.size() == 0 ? new Superblock() : Superblock.read(data, name);
+            superblock = channel.size() == 0 ? new Superblock() : Opening.superblock(name, data, found, roundUp(capacity));
             fresh = !superblock.ready;
             wasClean = superblock.clean;
             if (fresh) {

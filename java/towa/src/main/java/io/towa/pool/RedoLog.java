@@ -100,7 +100,7 @@ final class RedoLog {
         h.putLong(OWNER_SUM, sumOf(h, OWNER_SUM));
         log.write(h, 0);
         log.truncate(2 * PAGE);
-        log.force();
+        log.sync();
     }
 
     /** The commit after the last one begins, of these pages; their content follows, in order. One that does not come to its end has no number. */
@@ -128,7 +128,7 @@ final class RedoLog {
     void finish() throws IOException {
         head.putLong(SUM, sum.getValue());
         log.write(head.duplicate(), COMMIT);
-        log.force();
+        log.sync();
         number = head.getLong(16);
         pages = (int) head.getLong(24);
         whole = true;
@@ -248,7 +248,7 @@ final class RedoLog {
      */
     boolean rewrite() throws IOException {
         log.rewrite(0, pagesAt(pages) + (long) pages * PAGE);
-        log.force();
+        log.sync();
         readCommit();
         return whole;
     }
@@ -264,7 +264,7 @@ final class RedoLog {
             pool.write(page.flip(), (all[i] & 0xffffffffL) * PAGE);
         }
         endPages(pool, number);
-        pool.force();
+        pool.sync();
     }
 
     /** Before the first page of commit {@code n} is written to the pool's file. */

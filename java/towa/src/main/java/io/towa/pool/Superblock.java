@@ -135,7 +135,7 @@ public final class Superblock {
     /** Writes the slot that does not count yet, and syncs. If that fails the same slot is written the next time. */
     void write(Disk file) throws IOException {
         put(file, seq + 1);
-        file.force();
+        file.sync();
         seq++;
     }
 

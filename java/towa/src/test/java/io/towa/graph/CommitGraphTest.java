@@ -1,10 +1,14 @@
 package io.towa.graph;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.Durability;
+import io.towa.PoolException;
 import io.towa.TowaOptions;
+import io.towa.pool.FailingSync;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -73,6 +77,31 @@ class CommitGraphTest {
             DurableGraph.committer().pagesWritten());
         DirectPool.close();
         assertEquals(pair.a, ab(Files.readAllBytes(file))[0]);
+    }
+
+    /** Though the device works again, no commit is made until the pool is opened again; closing says so, and lets the pool go. */
+    @Test
+    void aSyncThatFailedIsFinal() throws Exception {
+        TowaOptions rarely = TowaOptions.DEFAULT.withCapacity(8 << 20).withDurability(Durability.POWER).withInterval(Duration.ofHours(1));
+        Path file = dir.resolve("p");
+        DirectPool.open(file, rarely);
+        Pair pair = new Pair();
+        DirectPool.setRoot(pair);
+        DurableGraph.sync();
+        FailingSync.of(DurableGraph.committer());
+        DirectPool.set(pair, "a", 2);
+        assertThrows(PoolException.class, DurableGraph::sync);
+        DirectPool.set(pair, "a", 3);
+        PoolException e = assertThrows(PoolException.class, DurableGraph::sync);
+        assertTrue(e.getMessage().contains("open it again"), e.getMessage());
+        assertThrows(PoolException.class, DirectPool::close);
+        assertFalse(DurableGraph.active());
+        DirectPool.open(file, rarely);
+        pair = (Pair) DirectPool.root;
+        assertEquals(2, pair.a, "the log of the commit was synced");
+        DirectPool.set(pair, "a", 4);
+        DurableGraph.sync();
+        DirectPool.close();
     }
 
     /** The file's content between two commits. */

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -16,14 +17,20 @@ import java.util.TreeMap;
  *   write    seen at once, by the next process too; dirty
  *   sync     dirty sectors are on the device, and clean
  *   sync that fails    some dirty sectors are on the device; all are clean: later syncs say that all is well, and the device never gets the others
+ *   failure between syncs    the same, and told by the next sync of this process, or of the next one if no other program was told before
  *   kill     nothing changes
- *   memory pressure    a clean page is read from the device again
+ *   memory pressure, eviction    a folio (8 pages) that is clean is read from the device again; but only pressure, where the file system ignores advice
  *   power cut    of each dirty sector the device has one of the versions since it was clean; nothing else is left
  * </pre>
+ *
+ * <p>On ext4 a page that was never on the device gets there whole, and its block counts as unwritten, which reads as zeros, until that succeeds. If
+ * it fails, the cached page forgets that its block is unwritten: the page may be written and synced again, and the block still reads as
+ * zeros, unless the page left the cache before it was written again.
  */
 final class CachedFile implements Disk {
     private static final int SECTOR = 512;
     private static final int PAGE = 4096;
+    private static final int PAGES_TOGETHER = 8 * PAGE;
 
     /** The process was killed: nothing that it would have done after this is done. */
     static final class Killed extends RuntimeException {
@@ -43,21 +50,44 @@ final class CachedFile implements Disk {
     private final Map<Integer, List<byte[]>> dirty = new TreeMap<>();
     private final List<Integer> sizes = new ArrayList<>();
     private boolean dead;
-    /** Syncs until one fails, and steps until the process is killed; negative: never. */
+    /** Pages whose block does not count as unwritten; and those in the cache that forgot that theirs does. */
+    private final BitSet written = new BitSet();
+    private final BitSet forgetful = new BitSet();
+    /** A write-back failed: not yet told to this process, to any. */
+    private boolean untold;
+    private boolean toldToNone;
+    /** Syncs until one fails, and steps until writes between syncs fail and until the process is killed; negative: never. */
     int failsIn = -1;
+    int failsBetween = -1;
     int killsIn = -1;
     /** Syncs to be left out: of those from now on the one with this number; -1: none. */
     int forgetsIn = -1;
+    /** There is memory: no page leaves the cache by itself. */
+    boolean ample;
     /** Faults of the program that a test must find: no sync does anything; writing what is there already leaves pages clean. */
     boolean forgets;
     boolean keepsClean;
+    /** A fault likewise: no page is evicted. */
+    boolean keepsCached;
+    /** What the file system is: ext4, or one that has no unwritten blocks and ignores advice to evict. */
+    private final boolean ext4;
 
-    CachedFile(byte[] content, Random random) {
+    CachedFile(byte[] content, boolean ext4, Random random) {
+        this.ext4 = ext4;
         this.random = random;
         shown = content.clone();
         size = content.length;
         device = content.clone();
         deviceSize = size;
+        noteWritten();
+    }
+
+    private void noteWritten() {
+        for (int at = 0; at < device.length; at++) {
+            if (device[at] != 0) {
+                written.set(at / PAGE);
+            }
+        }
     }
 
     private void step() {
@@ -65,9 +95,56 @@ final class CachedFile implements Disk {
             dead = true;
             throw new Killed();
         }
-        if (random.nextInt(50) == 0) {
-            forgetCleanPages();
+        if (failsBetween >= 0 && failsBetween-- == 0) {
+            dirtyPages().stream().filter(p -> random.nextBoolean()).forEach(p -> writeBack(p, true));
+            untold = true;
+            toldToNone = true;
         }
+        if (toldToNone && random.nextInt(4) == 0) {
+            // Another program syncs the file.
+            dirtyPages().stream().forEach(p -> writeBack(p, false));
+            toldToNone = false;
+        }
+        if (!ample && random.nextInt(50) == 0) {
+            for (int at = 0; at < size; at += PAGES_TOGETHER) {
+                if (random.nextBoolean()) {
+                    dropClean(at);
+                }
+            }
+        }
+    }
+
+    private BitSet dirtyPages() {
+        BitSet pages = new BitSet();
+        dirty.keySet().forEach(s -> pages.set(s / (PAGE / SECTOR)));
+        return pages;
+    }
+
+    /** What is dirty of a page goes to the device, or some of it; it is clean afterwards. */
+    private void writeBack(int page, boolean fails) {
+        Map<Integer, List<byte[]>> sectors = new TreeMap<>();
+        for (int s = page * PAGE / SECTOR; s < (page + 1) * PAGE / SECTOR; s++) {
+            List<byte[]> versions = dirty.remove(s);
+            if (versions != null) {
+                sectors.put(s, versions);
+            }
+        }
+        if (ext4 && !written.get(page)) {
+            if (fails && random.nextBoolean()) {
+                forgetful.set(page);
+            }
+            if (forgetful.get(page)) {
+                return;
+            }
+            written.set(page);
+            fails = false;
+        }
+        boolean some = fails;
+        sectors.forEach((sector, versions) -> {
+            if (!some || random.nextBoolean()) {
+                toDevice(sector, versions.get(versions.size() - 1));
+            }
+        });
     }
 
     /** The process is gone. */
@@ -84,7 +161,9 @@ final class CachedFile implements Disk {
         dead = false;
         killsIn = -1;
         failsIn = -1;
+        failsBetween = -1;
         forgetsIn = -1;
+        untold = toldToNone;
     }
 
     private static byte[] part(byte[] from, int sector) {
@@ -101,35 +180,44 @@ final class CachedFile implements Disk {
         return bytes.length >= least ? bytes : Arrays.copyOf(bytes, Math.max(least, bytes.length + (bytes.length >> 1)));
     }
 
-    private void forgetCleanPages() {
-        for (int page = 0; page * PAGE < size; page++) {
-            boolean clean = true;
-            for (int s = page * PAGE / SECTOR; s < (page + 1) * PAGE / SECTOR; s++) {
-                clean &= !dirty.containsKey(s);
-            }
-            if (clean && random.nextBoolean()) {
-                byte[] there = new byte[PAGE];
-                int n = Math.max(0, Math.min(PAGE, device.length - page * PAGE));
-                System.arraycopy(device, Math.min(device.length, page * PAGE), there, 0, n);
-                System.arraycopy(there, 0, shown, page * PAGE, Math.min(PAGE, shown.length - page * PAGE));
+    /** The folio that begins there, if it is clean. */
+    private void dropClean(int at) {
+        for (int s = at / SECTOR; s < (at + PAGES_TOGETHER) / SECTOR; s++) {
+            if (dirty.containsKey(s)) {
+                return;
             }
         }
+        int there = Math.max(0, Math.min(PAGES_TOGETHER, device.length - at));
+        byte[] read = new byte[PAGES_TOGETHER];
+        System.arraycopy(device, Math.min(device.length, at), read, 0, there);
+        System.arraycopy(read, 0, shown, at, Math.min(PAGES_TOGETHER, shown.length - at));
+        forgetful.clear(at / PAGE, (at + PAGES_TOGETHER) / PAGE);
     }
 
     /** Power is lost. */
     void cut() {
-        dirty.forEach((sector, versions) -> {
-            int n = random.nextInt(versions.size() + 1);
-            if (n < versions.size()) {
-                toDevice(sector, versions.get(n));
-            }
-        });
+        dirtyPages().stream().forEach(this::cut);
         if (!sizes.isEmpty() && random.nextBoolean()) {
             setDeviceSize(sizes.get(random.nextInt(sizes.size())));
         }
         clean();
         shown = device.clone();
         size = deviceSize;
+        noteWritten();
+    }
+
+    private void cut(int page) {
+        boolean whole = ext4 && !written.get(page);
+        if (whole && (forgetful.get(page) || random.nextBoolean())) {
+            return;
+        }
+        for (int s = page * PAGE / SECTOR; s < (page + 1) * PAGE / SECTOR; s++) {
+            List<byte[]> versions = dirty.getOrDefault(s, List.of());
+            int n = versions.isEmpty() ? 0 : random.nextInt(versions.size() + (whole ? 0 : 1));
+            if (n < versions.size()) {
+                toDevice(s, versions.get(n));
+            }
+        }
     }
 
     private void setDeviceSize(int to) {
@@ -141,11 +229,15 @@ final class CachedFile implements Disk {
     private void clean() {
         dirty.clear();
         sizes.clear();
+        forgetful.clear();
+        untold = false;
+        toldToNone = false;
     }
 
     /** The file was removed, or made anew: nothing is in it. */
     void empty() {
         clean();
+        written.clear();
         shown = new byte[0];
         device = new byte[0];
         size = 0;
@@ -193,16 +285,27 @@ final class CachedFile implements Disk {
             return;
         }
         boolean fails = failsIn >= 0 && failsIn-- == 0;
-        dirty.forEach((sector, versions) -> {
-            if (!fails || random.nextBoolean()) {
-                toDevice(sector, versions.get(versions.size() - 1));
-            }
-        });
+        dirtyPages().stream().forEach(p -> writeBack(p, fails));
         // Sizes are metadata, of which the file system keeps its own log.
         setDeviceSize(size);
-        clean();
-        if (fails) {
+        sizes.clear();
+        boolean told = fails || untold;
+        untold = false;
+        toldToNone = false;
+        if (told) {
             throw new IOException("Input/output error");
+        }
+    }
+
+    @Override
+    public void evict(long from, long bytes) {
+        step();
+        if (!ext4 || keepsCached) {
+            return;
+        }
+        long end = bytes == 0 ? size : Math.min(size, from + bytes);
+        for (long at = from; at < end; at += PAGES_TOGETHER) {
+            dropClean((int) at);
         }
     }
 
@@ -212,6 +315,8 @@ final class CachedFile implements Disk {
         if (to < size) {
             Arrays.fill(shown, (int) to, size, (byte) 0);
             dirty.keySet().removeIf(s -> s * SECTOR >= to);
+            written.clear((int) (to + PAGE - 1) / PAGE, Math.max(written.length(), (int) (to + PAGE - 1) / PAGE));
+            forgetful.clear((int) (to + PAGE - 1) / PAGE, Math.max(forgetful.length(), (int) (to + PAGE - 1) / PAGE));
             size = (int) to;
             sizes.add(size);
         }

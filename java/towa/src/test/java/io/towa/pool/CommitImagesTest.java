@@ -45,7 +45,7 @@ class CommitImagesTest {
         final int[] done;
         byte[] content;
         int size;
-        /** Steps until one fails; negative: none. */
+        /** Writes until one fails; negative: none. */
         int failsIn = -1;
         /** Syncs do nothing: such a disk must be found out. */
         boolean forgets;
@@ -59,13 +59,11 @@ class CommitImagesTest {
         }
 
         private void step(long at, byte[] bytes, long length) throws IOException {
-            if (failsIn >= 0 && failsIn-- == 0) {
-                if (bytes != null) {
-                    // A part of it got there.
-                    byte[] part = Arrays.copyOf(bytes, bytes.length / 2);
-                    put(at, part);
-                    trace.add(new Step(number, at, part, 0, done[0]));
-                }
+            if (bytes != null && failsIn >= 0 && failsIn-- == 0) {
+                // A part of it got there.
+                byte[] part = Arrays.copyOf(bytes, bytes.length / 2);
+                put(at, part);
+                trace.add(new Step(number, at, part, 0, done[0]));
                 throw new IOException("No space left on device");
             }
             if (bytes != null) {
@@ -108,6 +106,9 @@ class CommitImagesTest {
             }
             step(0, null, -1);
         }
+
+        @Override
+        public void evict(long from, long bytes) {}
 
         @Override
         public void truncate(long to) throws IOException {
@@ -295,7 +296,7 @@ class CommitImagesTest {
 
     private static void open(Recorded d, Recorded l) throws IOException {
         try {
-            new Opening("p", d, l, Superblock.read(d, "p"), Durability.POWER).settle(Durability.POWER, CAPACITY);
+            new Opening("p", d, l, Opening.superblock("p", d, l, CAPACITY), Durability.POWER).settle(Durability.POWER, CAPACITY);
         } catch (PoolException e) {
             throw new AssertionError(e.getMessage(), e);
         }
