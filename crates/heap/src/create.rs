@@ -92,8 +92,9 @@ impl Heap {
     }
 
     fn create_like(medium: Arc<dyn Medium>, sb: Superblock, prefault: bool) -> Result<Heap> {
-        // Held until this returns, whatever fails in between: from the moment the superblock has its name, another process that gets the
-        // lock may open the pool and commit to it, and what it was told is durable must not be removed below.
+        // Held until this returns, whatever fails in between: from the moment the superblock has its name, another
+        // process that gets the lock may open the pool and commit to it, and what it was told is durable must not be
+        // removed below.
         let lock: Arc<dyn Lock> = medium.lock()?.into();
         if medium.exists(names::SUPERBLOCK)? {
             return Err(Error::Exists { pool: medium.location() });

@@ -180,8 +180,8 @@ impl Heap {
         let was_clean = sb.clean == 1;
         let replayed = found.replay(&*medium, &files, &mut sb);
         if let (Err(Error::Damaged { pool, what }), Some(options)) = (&replayed, may_read_again) {
-            // What was read above came from pages that a failed sync had left, and that something had kept in the cache until now.
-            // The superblock is as it was: it is an interrupted opening, and the next one counts.
+            // What was read above came from pages that a failed sync had left, and that something had kept in the
+            // cache until now. The superblock is as it was: it is an interrupted opening, and the next one counts.
             log::warn!("{pool}: {what}; that was read whole before, and is not on the device: reading again");
             drop(working);
             return Self::start(medium, lock, door, How::OpenedAgain(options));
@@ -215,12 +215,14 @@ impl Heap {
     }
 }
 
-/// Of a pool that was not closed: has the kernel let go of all that it holds of image and log, before anything of them is read. After a
-/// failed sync it shows what the device does not have, and what is written again through those pages is lost at a loss of power though
-/// a sync succeeds ([`Region::evict`]). Parts of a file would not do: pages are held in folios of any length, and one is let go as a
-/// whole or not at all. The superblock, which says whether the pool was closed, was read anew before.
+/// Of a pool that was not closed: has the kernel let go of all that it holds of image and log, before anything of them
+/// is read. After a failed sync it shows what the device does not have, and what is written again through those pages
+/// is lost at a loss of power though a sync succeeds ([`Region::evict`]). Parts of a file would not do: pages are held
+/// in folios of any length, and one is let go as a whole or not at all. The superblock, which says whether the pool
+/// was closed, was read anew before.
 ///
-/// What is read from here on is on the device, or was written again since and is dirty; then recovery's fences make it durable, or fail.
+/// What is read from here on is on the device, or was written again since and is dirty; then recovery's fences make it
+/// durable, or fail.
 pub(crate) fn evict_unclosed(sb: &Superblock, image: &dyn Region, log: &dyn Region) -> Result<()> {
     let is_of_close = |region| Ok::<_, Error>(stamp::newest(region)?.is_some_and(|found| found.stamp == sb.stamp));
     // Closed, and then an opening that got no further than the stamps: its sync may have failed, too.

@@ -13,8 +13,8 @@
 //!    it is written again ([`Region::rewrite`]) and fenced. The image must never get ahead of a durable log, and the next
 //!    superblock takes the place of the one before this. Stopping here: what was durable is written over with the same bytes, and
 //!    only the newest epoch can have parts that were not durable; it was never acknowledged.
-//! 4. Replay, which checks each frame again: what step 2 read from the page cache may have been what a failed sync left, in pages that
-//!    something else held. If a frame is not there, opening begins once more at 1.
+//! 4. Replay, which checks each frame again: what step 2 read from the page cache may have been what a failed sync
+//!    left, in pages that something else held. If a frame is not there, opening begins once more at 1.
 //!    Idempotent: stopping anywhere and starting again from 1 gives the same image, because the log is still live.
 //! 5. Fence the image. Line media: say so in the superblock. Sync media: the log stays live until the persister next cuts it.
 
@@ -172,7 +172,8 @@ pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, cha
     }
     if !chain.commits.is_empty() || sb.clean == 0 {
         log_region.fence()?;
-        // What was held in the cache when opening began: the replay reads what the device has, and writes through new pages.
+        // What was held in the cache when opening began: the replay reads what the device has, and writes through new
+        // pages.
         log_region.evict();
         image.evict();
     }

@@ -158,8 +158,8 @@ unsafe impl Region for FileRegion {
         self.drop_clean_pages(first, end - first);
         self.store(first, &pages)
     }
-    /// A page that was written once more after its write-back had failed is dirty, and stays: so what is dirty is synced first. A
-    /// failure shows at the next fence, as the region stays failed.
+    /// A page that was written once more after its write-back had failed is dirty, and stays: so what is dirty is
+    /// synced first. A failure shows at the next fence, as the region stays failed.
     fn evict(&self) {
         let _ = self.sync();
         self.drop_clean_pages(0, 0);

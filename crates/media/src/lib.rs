@@ -229,14 +229,15 @@ pub unsafe trait Region: Send + Sync + fmt::Debug {
         self.write_back(off, bytes.len() as u64);
         Ok(())
     }
-    /// Lets go of all that a cache holds of the region and the device need not have, so that reads give what the device has, and writes
-    /// begin afresh. What is dirty is synced first; if that fails, so does the next [`fence`](Self::fence). Recovery calls it before it
-    /// reads, and again once everything that it relies on is durable: a page that something else looks at meanwhile may stay.
+    /// Lets go of all that a cache holds of the region and the device need not have, so that reads give what the
+    /// device has, and writes begin afresh. What is dirty is synced first; if that fails, so does the next
+    /// [`fence`](Self::fence). Recovery calls it before it reads, and again once everything that it relies on is
+    /// durable: a page that something else looks at then may stay.
     ///
     /// ext4 needs it: a page whose first write failed keeps its block, which the file system still counts as unwritten. Written
     /// again through that page, the data gets to the device, the sync succeeds, and after a loss of power the block reads as
-    /// zeros. It holds pages in folios of any length, and lets go of a whole one or of none of it, so parts of a file cannot be evicted.
-    /// Does nothing on line media.
+    /// zeros. It holds pages in folios of any length, and lets go of a whole one or of none of it, so parts of a file
+    /// cannot be evicted. Does nothing on line media.
     fn evict(&self) {}
     /// [`rewrite`](Self::rewrite)s what `off..off + len` holds now. On sync media, pages that a failed sync left may have gone
     /// back to older content since they were read before: the caller checks them once more.

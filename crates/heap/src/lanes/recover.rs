@@ -8,9 +8,10 @@
 //!    cache; after a sync that failed, the kernel shows them and will never write them. So all of it is written again
 //!    ([`Region::rewrite`]) and fenced. The image must never get ahead of durable records, and the next cut takes the place of the
 //!    one before this.
-//! 3. Replay: store the words into the image in the order of the timestamps; write back. A record that is not there any more was in a
-//!    page that something else held, and not on the device: opening begins once more at 1. Idempotent: stopping anywhere and starting again
-//!    from 1 gives the same image, because cut and records are as they were.
+//! 3. Replay: store the words into the image in the order of the timestamps; write back. A record that is not there
+//!    any more was in a page that something else held, and not on the device: opening begins once more at 1.
+//!    Idempotent: stopping anywhere and starting again from 1 gives the same image, because cut and records are as
+//!    they were.
 //! 4. A new stamp for both files, for which the lanes are of the next generation and empty (`stamp.rs`). Its fence of the image makes what
 //!    was replayed durable.
 //! 5. A new cut: the next generation, nothing in its lanes. This one write retires all records. Before its fence the older cut may come

@@ -87,8 +87,8 @@ fn creation_that_fails_leaves_nothing() {
     }
 }
 
-/// From the moment it has its name, a pool is there to be opened: a creation that fails later than that removes it while it still has the
-/// lock.
+/// From the moment it has its name, a pool is there to be opened: a creation that fails later than that removes it
+/// while it still has the lock.
 #[test]
 fn nothing_is_removed_that_another_process_may_have_opened() {
     for (point, count) in [(Point::Fence, 9), (Point::SyncNames, 4), (Point::Write, 9)] {

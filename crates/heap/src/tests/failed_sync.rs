@@ -1,4 +1,5 @@
-//! Opening what a failed sync left in the kernel's cache: as if it were not there, for it cannot be made durable through those pages.
+//! Opening what a failed sync left in the kernel's cache: as if it were not there, for it cannot be made durable
+//! through those pages.
 
 use super::kernel::Kernel;
 use super::*;
@@ -42,7 +43,8 @@ fn an_epoch_that_is_only_in_the_cache_never_was() {
     goes_on_from(&kernel, 1);
 }
 
-/// Somebody looks at the pages when they are evicted: the first of the two readings finds an epoch that the second does not.
+/// Something else holds the pages when they are evicted: the first of the two readings finds an epoch that the second
+/// does not.
 #[test]
 fn what_the_first_reading_found_and_the_second_did_not_is_read_again() {
     let (kernel, one) = pool();

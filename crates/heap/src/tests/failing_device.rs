@@ -1,4 +1,5 @@
-//! A real ext4 on a device that fails for a while: an epoch of which the sync failed, and what is committed after the next opening.
+//! A real ext4 on a device that fails for a while: an epoch of which the sync failed, and what is committed after the
+//! next opening.
 //!
 //! The device is a file behind a loop device, whose length is limited: every write to the pool's log fails. Needs root.
 

@@ -1,6 +1,8 @@
-//! A kernel that goes on showing pages whose write-back failed, as ext4 keeps them: in folios longer than what is rewritten.
+//! A kernel that goes on showing pages whose write-back failed, as ext4 keeps them: in folios longer than what is
+//! rewritten.
 //!
-//! What must always hold: until a region is evicted as a whole, what is written to such a page gets no further than that page.
+//! What must always hold: until a region is evicted as a whole, what is written to such a page gets no further than
+//! that page.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -30,7 +32,7 @@ pub(crate) struct Kernel {
 #[derive(Default)]
 struct State {
     left: Left,
-    /// Evictions still to come that let nothing go: somebody else looks at the pages.
+    /// Evictions still to come that let nothing go: something else holds the pages.
     kept: usize,
 }
 
@@ -39,7 +41,8 @@ impl Kernel {
         Kernel { device: device.clone(), state: Arc::default(), before_names_change: None }
     }
 
-    /// What a failed sync leaves of `act`: the device keeps the bytes that regions `names` had before, and what `act` wrote is shown.
+    /// What a failed sync leaves of `act`: the device keeps the bytes that regions `names` had before, and what `act`
+    /// wrote is shown.
     pub fn fail(&self, names: &[&str], act: impl FnOnce()) {
         let bytes = |name: &str| {
             let region = self.device.open(name, Access::ReadOnly).unwrap();
@@ -146,7 +149,8 @@ impl std::fmt::Debug for Cached {
 }
 
 impl Cached {
-    /// Calls `each` with the parts of `off..off + len`, each in one page: where it begins, its length, and the page if it is one that is left.
+    /// Calls `each` with the parts of `off..off + len`, each in one page: where it begins, its length, and the page if
+    /// it is one that is left.
     fn each_part(&self, off: u64, len: usize, mut each: impl FnMut(u64, usize, Option<&mut [u8]>) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
         let mut left = state.left.get_mut(&self.name);

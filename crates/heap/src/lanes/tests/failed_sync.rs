@@ -1,5 +1,5 @@
-//! What a failed sync left in the kernel's cache: records that an opening finds there, and lines of the image that a replayer left to the
-//! next one.
+//! What a failed sync left in the kernel's cache: records that an opening finds there, and lines of the image that a
+//! replayer left to the next one.
 
 use super::*;
 use crate::names::{IMAGE, LOG};
@@ -35,7 +35,8 @@ fn pool() -> Kernel {
 
 #[test]
 fn a_record_that_is_only_in_the_cache_never_was() {
-    // Let go of before the first reading; or, those of superblock, image and log kept by something else, before the second.
+    // Let go of before the first reading; or, those of superblock, image and log kept by something else, before the
+    // second.
     for kept in [0, 3] {
         let kernel = pool();
         assert_eq!(verify(&kernel.apart(), Door::Tx, &mut |_, _| ()).unwrap().records_to_replay, 1);
