@@ -67,7 +67,7 @@ fn a_transaction_waits_for_those_whose_words_it_uses() {
                 run(|tx, at| tx.alloc(64).and_then(|block| tx.init(block, &[1; 8]).and_then(|()| tx.write(at(4), block)))),
             ];
             for other in others {
-                other.recv_timeout(10 * SOON).expect("it waits for a transaction that it does not need").unwrap();
+                other.recv_timeout(Duration::from_secs(20)).expect("it waits for a transaction that it does not need").unwrap();
             }
             thread::sleep(SOON);
             for (name, waits) in [
@@ -251,7 +251,7 @@ fn a_slow_body_holds_up_no_other_transaction() {
                 }
                 pool.checkpoint().unwrap();
             });
-            let done = others.recv_timeout(Duration::from_secs(10));
+            let done = others.recv_timeout(Duration::from_secs(30));
             over.store(true, Release);
             assert!(done.is_ok(), "{tm:?}: they wait for a body that they have nothing to do with");
             slow.recv().unwrap().unwrap();
