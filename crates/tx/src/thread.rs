@@ -170,7 +170,7 @@ impl Thread {
     /// Runs `body` as one transaction, in hardware if the pool runs them there and it gets through, else in software. The body may run
     /// many times, and only its last run counts: it should do nothing but through the [`Tx`].
     ///
-    /// In a [strict](Commit::Strict) pool the transaction is durable when the call returns, and whatever it read is, too.
+    /// In a [strict](crate::Commit::Strict) pool the transaction is durable when the call returns, and whatever it read is, too.
     ///
     /// # Errors
     /// The body's own ([`Error::Stale`], [`Error::Aborted`], what it failed with), [`Error::TooLarge`], [`Error::Poisoned`],
@@ -319,7 +319,7 @@ impl Thread {
         }
     }
 
-    /// Returns when what was read under this version is durable. At once in a [buffered](Commit::Buffered) pool, which does not promise it.
+    /// Returns when what was read under this version is durable. At once in a [buffered](crate::Commit::Buffered) pool, which does not promise it.
     /// Not to be called by a body, where it is refused if it would wait.
     #[inline]
     pub fn wait_durable(&mut self, version: u64) -> Result<()> {
