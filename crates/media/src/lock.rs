@@ -91,9 +91,7 @@ impl Directory {
     pub fn lock_by(&self, name: &str, reads: bool, whose: &str) -> Result<Box<dyn Lock>> {
         if !reads {
             self.check_owner()?;
-            if let Some(mut note) = self.open_note()? {
-                self.refuse_foreign(&mut note)?;
-            }
+            self.refuse_foreign_note()?;
         }
         let held = Held::start(self, if reads { libc::LOCK_SH } else { libc::LOCK_EX })?;
         let has_directory = held.ask(Table::lock)?;

@@ -1,8 +1,8 @@
-//! Whose a pool is: whoever could write its files may run code as the process that opens it (SECURITY.md), so it opens pools of its own user
-//! and of root only, and of users that it was told to trust.
+//! The owner of a pool. A user who can write a pool's files can run code as the process that opens it (SECURITY.md). So a process opens
+//! pools of its own user, of root, and of the users that it was told to trust.
 //!
-//! What must always hold: reading needs no trust; a refusal writes nothing. Whom the process trusts, its starter says, and not the starter of a
-//! program with more rights than that (set-user-id).
+//! What must always hold: reading needs no trust; a refusal writes nothing. The environment names the trusted users, except in a program
+//! that has more rights than the user who started it (set-user-id).
 
 use crate::{Error, Result};
 

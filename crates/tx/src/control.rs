@@ -171,27 +171,24 @@ impl Control {
     ///
     /// The time is read first: whoever announces himself after his word was looked at takes effect later than that.
     pub fn frontier(&self, me: usize) -> u64 {
-        let mut frontier = self.no_later();
-        clock::before_loads();
-        for (at, lane) in self.used().iter().enumerate() {
-            let announced = lane.announced.load(Acquire);
-            if announced != 0 && at != me {
-                frontier = frontier.min(announced - 1);
-            }
-        }
-        frontier
+        self.frontier_of(me, |_| true)
     }
 
-    /// Of transactions that stamp no lines: all up to this timestamp are durable, and none older than it will take effect.
-    /// `me`: a lane to pass over.
+    /// The same of transactions that stamp no lines: of those that stamp, some up to this timestamp may not be durable.
     pub fn unstamped_frontier(&self, me: usize) -> u64 {
+        // Stored before the transaction took effect which the caller may have seen. If a later one of the thread has
+        // stored 1, the earlier one is durable or never took effect.
+        self.frontier_of(me, |lane| lane.stamped.load(Acquire) == 0)
+    }
+
+    /// The frontier of the transactions of lanes for which `counts` holds, asked after the announcement was loaded.
+    #[inline]
+    fn frontier_of(&self, me: usize, counts: impl Fn(&Lane) -> bool) -> u64 {
         let mut frontier = self.no_later();
         clock::before_loads();
         for (at, lane) in self.used().iter().enumerate() {
             let announced = lane.announced.load(Acquire);
-            // Stored before the transaction took effect which the caller may have seen. If a later one of the thread has stored 1, the
-            // earlier one is durable or never took effect.
-            if announced != 0 && at != me && lane.stamped.load(Acquire) == 0 {
+            if announced != 0 && at != me && counts(lane) {
                 frontier = frontier.min(announced - 1);
             }
         }

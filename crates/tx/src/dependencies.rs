@@ -3,7 +3,8 @@
 //! ```text
 //!   versions that it read            ─► the transactions that stamped them      (version words, `version.rs`)
 //!   lines that it read or changed    ─► the transactions that stamped them      (`writers.rs`)
-//!   plain words, where others run that stamp no lines, roots, too many of these ─► all that took effect earlier
+//!   plain words                      ─► also all earlier transactions that stamp no lines, if there are such
+//!   roots, or too many of these      ─► all earlier transactions
 //! ```
 //!
 //! What must always hold: a transaction that takes effect depends only on transactions that took effect before it. So none waits for one
