@@ -265,7 +265,8 @@ pub fn request(name: &str, kind: u8, size: usize) -> Vec<u8> {
         6 => format!("replace {a} 2 0 {size}\r\n{value}\r\n"),
         7 => format!("append {a} 0 0 {size}\r\n{value}\r\n"),
         8 => format!("prepend {b} 0 0 {size}\r\n{value}\r\n"),
-        9 => format!("cas {a} 0 0 {size} 1\r\n{value}\r\n"),
+        // A token that no store ever gives: tokens count what all connections store.
+        9 => format!("cas {a} 0 0 {size} 9000000000000000000\r\n{value}\r\n"),
         10 => format!("delete {b}\r\n"),
         11 => format!("delete {a} noreply\r\n"),
         12 => format!("set {name}n 0 0 2\r\n{}\r\n", 10 + size % 90),
