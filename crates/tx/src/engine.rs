@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     pub writers: Writers,
     /// Which transaction changed a root last.
     pub roots_writer: AtomicU64,
+    /// A software transaction changed words and stamped no lines.
+    unstamped: AtomicBool,
     /// Roots that belong to what is open.
     pub held: Held,
     frontier: AtomicU64,
@@ -93,6 +95,7 @@ impl Engine {
             buffers: (0..lanes).map(|_| Buffer::default()).collect(),
             writers: if volatile || options.commit == Commit::Buffered { Writers::none() } else { Writers::of_heap(heap.len()) },
             roots_writer: AtomicU64::new(0),
+            unstamped: AtomicBool::new(false),
             volatile,
             rounds: Mutex::new(rounds),
             held: Held::default(),
@@ -119,7 +122,17 @@ impl Engine {
     /// Whether there may be transactions that changed words and stamped no lines.
     #[inline]
     pub fn has_unstamped(&self) -> bool {
-        self.tm == Tm::Rtm || self.control.guarded_lanes.load(Relaxed) != 0
+        self.tm == Tm::Rtm || self.control.guarded_lanes.load(Relaxed) != 0 || self.unstamped.load(Relaxed)
+    }
+
+    /// A transaction in software is to change words and stamps no lines. Called before it announces that.
+    #[inline]
+    pub fn note_unstamped(&self) {
+        if !self.unstamped.load(Relaxed) {
+            // A fence stands between this store and the first word of that transaction, so a thread that reads such
+            // a word finds this set.
+            self.unstamped.store(true, Relaxed);
+        }
     }
 
     pub fn is_durable(&self) -> bool {

@@ -269,7 +269,8 @@ impl Core {
         if let Some(refused) = self.check_room() {
             return refused;
         }
-        self.announce_effect();
+        let stamps = self.stamps_lines();
+        self.announce_effect(stamps);
         if !self.holds_lock {
             while !self.engine.control.sequence.try_take(self.snapshot) {
                 match self.look_again() {
@@ -285,7 +286,7 @@ impl Core {
         if let Err(e) = self.change_tables(stamp) {
             return Effect::Failed(e);
         }
-        if self.engine.writers.are_known() {
+        if stamps {
             self.stamp_what_it_changes(stamp);
         }
         for &at in &self.touched {
@@ -302,6 +303,14 @@ impl Core {
         }
         self.give_lock_back();
         Effect::Done(timestamp)
+    }
+
+    /// Whether the transaction that is about to take effect stamps the lines that it changes. One that read and wrote
+    /// nothing but guarded words does not: their readers find it by the versions. Plain readers wait for it as they do
+    /// for transactions under versions.
+    fn stamps_lines(&self) -> bool {
+        let is_guarded = !self.plain && !self.touched.is_empty() && self.frees.is_empty() && self.roots.is_empty();
+        self.engine.writers.are_known() && !is_guarded
     }
 
     /// Stamps the lines of what it writes, and of the blocks that it allocated.

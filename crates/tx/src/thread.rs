@@ -350,9 +350,12 @@ impl Core {
         self.begin(since);
     }
 
-    /// Announces that the software transaction that runs takes effect soon.
-    pub fn announce_effect(&mut self) {
-        let since = self.engine.control.announce(self.lane, self.engine.writers.are_known());
+    /// Announces that the software transaction that runs takes effect soon. `stamps`: it stamps the lines that it changes.
+    pub fn announce_effect(&mut self, stamps: bool) {
+        if !stamps && self.engine.writers.are_known() {
+            self.engine.note_unstamped();
+        }
+        let since = self.engine.control.announce(self.lane, stamps);
         self.announced_by(since);
     }
 

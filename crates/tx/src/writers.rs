@@ -10,14 +10,15 @@
 //! transaction that the reader does not need; waiting for that one is safe, and seldom needed, for it matters only until that one is durable.
 //!
 //! What must always hold:
-//! 1. a software transaction stamps every line that it changes under the sequence lock, before it stores the first word: so the line of a
-//!    word that somebody reads names the transaction that wrote it, or one that changed the line later;
+//! 1. a software transaction that stamps does so with every line that it changes, under the sequence lock, before it stores the first
+//!    word: so the line of a word that somebody reads names the transaction that wrote it, or one that changed the line later, or
+//!    one that does not stamp wrote the word;
 //! 2. a transaction depends on the stamps that it replaces: so when the one that a stamp names is durable, all that changed the line
 //!    earlier are durable;
 //! 3. a transaction that stamped depends only on transactions that took effect before it, so none waits for one that waits for it.
 //!
-//! Transactions in hardware and under versions do not stamp; who reads a word of theirs without its version waits for all of them that
-//! are older ([`Control::unstamped_frontier`](crate::control::Control::unstamped_frontier)).
+//! Transactions in hardware, under versions, and those in software that read and write guarded words alone do not stamp. A transaction that
+//! reads a word of theirs without its version waits for all of them that are older ([`Control::unstamped_frontier`](crate::control::Control::unstamped_frontier)).
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use towa_tx::{Abort, Addr, Error, Options, Pool, Root, TmChoice, Tx};
+use towa_tx::{Abort, Addr, Error, Options, Pool, Root, Thread, TmChoice, Tx};
 use ways::gate::{Gate, Gated, Opens};
 use ways::{ways, words};
 
@@ -188,17 +188,34 @@ fn a_block_that_was_freed_is_refused_when_that_is_durable() {
     });
 }
 
-/// Transactions under versions leave no stamp on the lines that they change: a plain read waits for all of them that
-/// are older, and for no transaction that stamps.
+/// Transactions that change guarded words leave no stamp on the lines: a plain read waits for all of them that are
+/// older.
 #[test]
-fn a_plain_read_waits_for_transactions_under_versions() {
-    let (pool, gate) = pool(TmChoice::Stm);
+fn a_plain_read_waits_for_transactions_that_change_guarded_words() {
+    a_plain_read_waits_for(TmChoice::Stm, |thread, guard, word| thread.change_guarded(guard, 0, [(word, 9)]));
+    let in_software: Change = |thread, guard, word| {
+        thread.transaction_software(|tx| {
+            tx.read_version(guard)?;
+            tx.write_guarded(word, 9)?;
+            tx.touch(guard)
+        })
+    };
+    for tm in ways() {
+        a_plain_read_waits_for(tm, in_software);
+    }
+}
+
+/// Stores 9 to the word that the version word guards.
+type Change = fn(&mut Thread, Addr, Addr) -> towa_tx::Result<()>;
+
+fn a_plain_read_waits_for(tm: TmChoice, change: Change) {
+    let (pool, gate) = pool(tm);
     let base = words(&mut pool.register().unwrap(), 64);
     thread::scope(|scope| {
         let _opens = Opens(&gate);
         let (pool, held) = (&pool, &gate);
         let guarded = beside(scope, move || {
-            held.hold(|| pool.register().unwrap().change_guarded(base, 0, [(base + 256, 9)]).unwrap());
+            held.hold(|| change(&mut pool.register().unwrap(), base, base + 256).unwrap());
         });
         gate.await_held(1);
         let reads = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.read(base + 256)).unwrap());
