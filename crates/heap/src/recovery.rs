@@ -6,8 +6,9 @@
 //!    slot. The chain must be gapless: a valid record beyond its end means that something before it was damaged, and the pool is
 //!    refused.
 //! 2. Check every frame of every live epoch, and the roots and run headers as these epochs leave them, before a single byte is
-//!    written. On sync media the newest epoch may have a record without all of its frames (one `fdatasync` covers both): it was
-//!    never acknowledged, and is dropped whole.
+//!    written. An epoch that was written on a sync medium may have a record without all of its frames (one `fdatasync` covers
+//!    both), if it is the newest: it was never acknowledged, and is dropped whole. The record says which kind of medium
+//!    that was; the pool may be on another one by now, as a backup is.
 //! 3. Make durable what was read. After a crash of the process alone, the superblock, its name, commit records and frames may still
 //!    be in the CPU's or the kernel's cache; after a sync that failed, the kernel shows them and will never write them. So all of
 //!    it is written again ([`Region::rewrite`]) and fenced. The image must never get ahead of a durable log, and the next
@@ -20,7 +21,7 @@
 
 use std::time::Duration;
 
-use towa_media::{Durability, LINE, Medium, Region};
+use towa_media::{LINE, Medium, Region};
 
 use crate::checksum::checksum;
 use crate::log::commit::{self, Commit};
@@ -41,7 +42,7 @@ pub struct Recovery {
     pub lines_replayed: u64,
     /// Records replayed from lanes (tx only).
     pub records_replayed: u64,
-    /// Whether a commit record without all of its frames was dropped (sync media only).
+    /// Whether a commit record without all of its frames was dropped (of epochs written on sync media).
     pub dropped_incomplete: bool,
     /// Whether the pool had been closed cleanly.
     pub clean: bool,
@@ -120,7 +121,7 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
         });
         match checked {
             Ok(()) => kept.append(its_lines),
-            Err(Fault::Incomplete(_)) if i + 1 == commits.len() && medium.durability() == Durability::Sync => {
+            Err(Fault::Incomplete(_)) if i + 1 == commits.len() && commits[i].may_lack_frames() => {
                 dropped_incomplete = true;
             }
             Err(Fault::Incomplete(why)) => return Err(log.damaged(&commits[i], why)),

@@ -138,6 +138,9 @@ impl Follow for Ring<'_> {
                 Ok(()) => {}
                 // After a crash the newest epoch may lack frames: it was never acknowledged, and is in no image. (An
                 // owner that works has overwritten them.)
+                Err(Fault::Incomplete(why)) if self.is_still && !next.may_lack_frames() => {
+                    return Err(self.log.damaged(&next, why));
+                }
                 Err(Fault::Incomplete(why)) => {
                     log::debug!("{}: epoch {}: {why}", self.pool, epoch + 1);
                     self.runs.0.truncate(before);

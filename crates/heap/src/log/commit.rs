@@ -9,6 +9,10 @@ use crate::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TCOMMIT1");
 
+/// Flag: the frames were durable before the record was written. Without it one sync made both durable, so a crash may leave the
+/// record alone.
+const FENCED: u32 = 1;
+
 /// An epoch's commit record, as stored (little endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -28,7 +32,7 @@ pub struct Commit {
     pub end: u64,
     /// Number of frames, pads included.
     pub frames: u32,
-    /// Zero.
+    /// [`FENCED`], or zero.
     pub flags: u32,
     /// Lines in the frames.
     pub lines: u64,
@@ -58,7 +62,7 @@ impl Commit {
         epoch: u64,
         prev: u64,
         (start, end): (u64, u64),
-        frames: u32,
+        (frames, are_fenced): (u32, bool),
         lines: u64,
         frontier: u64,
         digest: u64,
@@ -73,7 +77,7 @@ impl Commit {
             start,
             end,
             frames,
-            flags: 0,
+            flags: if are_fenced { FENCED } else { 0 },
             lines,
             frontier,
             digest,
@@ -87,6 +91,11 @@ impl Commit {
 
     fn sum(&self) -> u64 {
         checksum(MAGIC, &bytemuck::bytes_of(self)[..248])
+    }
+
+    /// Whether a crash may have left it without all of its frames.
+    pub fn may_lack_frames(&self) -> bool {
+        self.flags & FENCED == 0
     }
 
     /// Whether it is a whole record, of whichever pool.
@@ -110,7 +119,7 @@ pub fn read_all(location: &str, region: &dyn Region, slots: u32, uuid: &[u8; 16]
             let why = "file `log` belongs to another pool than file `superblock`".into();
             return Err(Error::Foreign { pool: location.into(), why });
         }
-        if commit.flags != 0 || commit.reserved != [0; 18] {
+        if commit.flags & !FENCED != 0 || commit.reserved != [0; 18] {
             let what = format!(
                 "the commit record of epoch {} is of a kind that this program does not know; use a newer Towa",
                 commit.epoch

@@ -92,7 +92,7 @@ impl<'l> EpochWriter<'l> {
         let log = self.log;
         let cursor = self.cursor.into_inner();
         let digest = cursor.sums.iter().fold(0, |d, &s| fold_digest(d, s));
-        let frames = cursor.sums.len() as u32;
+        let frames = (cursor.sums.len() as u32, log.durability == Durability::Line);
         let span = (self.start, cursor.position);
         let commit = Commit::new(&log.identity, self.epoch, self.prev, span, frames, cursor.lines, frontier, digest);
         let off = log.slot_off(self.epoch);

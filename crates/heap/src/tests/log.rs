@@ -1,5 +1,7 @@
 //! What the log holds and this version does not know, or does not believe.
 
+use towa_media::Allocation;
+
 use super::*;
 use crate::checksum::checksum;
 use crate::log::COMMIT_SLOT;
@@ -56,7 +58,7 @@ fn frames_and_records_of_a_kind_to_come_are_refused() {
     }
     for medium in both_models() {
         pool_with_an_epoch(&medium);
-        change_record(&medium, 1, |record| record[68] = 1);
+        change_record(&medium, 1, |record| record[68] |= 2);
         let said = refusal(&medium);
         assert!(said.contains("does not know"), "{said}");
     }
@@ -71,6 +73,38 @@ fn frames_of_another_generation_are_not_this_epochs() {
         change_frame(&medium, 1, |frame| frame[8] += 1);
         if medium.durability() == towa_media::Durability::Line {
             assert!(refusal(&medium).contains("is not there"));
+        } else {
+            assert!(open(&medium).unwrap().recovery().dropped_incomplete);
+        }
+    }
+}
+
+/// The files of a pool, on a medium of the other kind.
+fn moved(from: &SimMedium, model: Model) -> SimMedium {
+    let to = SimMedium::new(model);
+    for name in [names::SUPERBLOCK, names::IMAGE, names::LOG] {
+        let source = from.open(name, Access::ReadOnly).unwrap();
+        let copy = to.create(name, source.len(), Allocation::Full).unwrap();
+        let mut bytes = vec![0; source.len() as usize];
+        source.read(0, &mut bytes).unwrap();
+        copy.stream(0, &bytes).unwrap();
+        copy.fence().unwrap();
+    }
+    to.sync_names().unwrap();
+    to
+}
+
+/// An epoch of line media has its frames before it has its record: a frame that is missing was acknowledged, and is damage, also where
+/// the pool was moved to a sync medium. And the other way round.
+#[test]
+fn where_an_epoch_was_written_says_whether_it_may_lack_frames() {
+    for (written_on, opened_on) in [(Model::Line, Model::File), (Model::File, Model::Line)] {
+        let medium = SimMedium::new(written_on);
+        pool_with_an_epoch(&medium);
+        tamper(&medium, names::LOG, RING, |frame| frame[100] ^= 1, FRAME);
+        let medium = moved(&medium, opened_on);
+        if written_on == Model::Line {
+            assert!(refusal(&medium).contains("wrong checksum"));
         } else {
             assert!(open(&medium).unwrap().recovery().dropped_incomplete);
         }
