@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rustix::fs::{IFlags, XattrFlags, fgetxattr, flistxattr, fsetxattr, ioctl_getflags};
 
+use crate::bounded;
 use crate::elf::{Elf, Kind};
 use crate::error::{Error, Result};
 use crate::file;
@@ -346,7 +347,7 @@ pub fn answers(path: &Path) -> Result<()> {
 /// through with `execve`, and until then nobody can start it.
 fn output(mut command: Command) -> std::io::Result<Output> {
     for attempt in 0.. {
-        match command.output() {
+        match bounded::output(&mut command) {
             Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) && attempt < 100 => {
                 std::thread::sleep(Duration::from_millis(1 + attempt / 4))
             }

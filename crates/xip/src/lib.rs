@@ -12,6 +12,7 @@
 //! What must always hold: `join(split(x)) == x`; a program's name leads to the whole program or to a working split one, whenever the
 //! tool is stopped; a library is never changed, and runs from its own text wherever the store has not exactly that.
 
+mod bounded;
 pub mod budget;
 pub mod elf;
 pub mod error;

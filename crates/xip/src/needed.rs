@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use object::elf;
 
+use crate::bounded;
 use crate::elf::{Elf, Segment, stretch};
 use crate::error::{Error, Result};
 use crate::file;
@@ -66,7 +67,7 @@ pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     check_asked(path, &file, &about)?;
     let place = find_loader(path, interpreter)?;
     let mut command = Command::new(&place);
-    command.arg("--list").stdin(Stdio::null());
+    command.arg("--list").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     as_owner(&mut command, &about);
     let is_held = is_held(path, &about);
     if is_held {
@@ -74,7 +75,7 @@ pub fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
     } else {
         pass(&mut command, &file);
     }
-    let told = command.output().map_err(Error::io(&place, "starting"))?;
+    let told = bounded::output(&mut command).map_err(Error::io(path, "asking ld.so for its libraries"))?;
     drop(file);
     let unknown = |why: String| match is_held {
         true => unfit(why),

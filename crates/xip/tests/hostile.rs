@@ -138,6 +138,26 @@ fn a_program_that_brings_its_own_auditor_is_not_listed() {
     assert!(matches!(&listed, Err(Error::Unfit { why, .. }) if why.contains("audit")), "{listed:?}");
 }
 
+/// ld.so opens the pipe and waits for a writer; what asks it does not.
+#[test]
+fn a_named_pipe_in_the_place_of_a_library() {
+    let place = Place::new();
+    let folder = place.folder("made", false);
+    let pipe = folder.join("libpipe.so");
+    fs::write(folder.join("a.c"), "int main(void) { return 0; }").unwrap();
+    let cc =
+        |arguments: &[&str]| Command::new("cc").current_dir(&folder).args(arguments).status().is_ok_and(|status| status.success());
+    let soname = format!("-Wl,-soname={}", pipe.display());
+    if !cc(&["-shared", "-o", "libpipe.so", "a.c", &soname]) || !cc(&["-o", "a", "a.c", "-Wl,--no-as-needed", "./libpipe.so"]) {
+        return eprintln!("SKIP: no C compiler");
+    }
+    assert!(needed::libraries(&folder.join("a")).unwrap().contains(&pipe));
+    fs::remove_file(&pipe).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    let listed = needed::libraries(&folder.join("a")).unwrap_err();
+    assert!(listed.to_string().contains("did not end within 10 s"), "{listed}");
+}
+
 #[test]
 fn named_pipes_and_links_in_the_way() {
     let place = Place::new();

@@ -1,12 +1,15 @@
 //! Sockets to listen on, and descriptors for those who come.
 
-use std::fs::Metadata;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
@@ -20,7 +23,7 @@ pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
     /// Unix; its file, which goes with it, and that file's device and number.
-    Unix(UnixListener, PathBuf, (u64, u64)),
+    Unix(UnixListener, Place, (u64, u64)),
 }
 
 impl Listener {
@@ -51,10 +54,10 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Another server's may have the name by now.
-        if let Listener::Unix(_, path, made) = self
-            && std::fs::symlink_metadata(&*path).is_ok_and(|status| (status.dev(), status.ino()) == *made)
+        if let Listener::Unix(_, place, made) = self
+            && place.status().is_ok_and(|status| (status.dev(), status.ino()) == *made)
         {
-            let _ = std::fs::remove_file(path);
+            let _ = place.remove();
         }
     }
 }
@@ -103,7 +106,7 @@ impl Listeners {
                 SocketAddr::V4(_) => format!("tcp:{address}"),
                 SocketAddr::V6(_) => format!("tcp6:{address}"),
             }),
-            Listener::Unix(_, path, _) => format!("unix:{}", path.display()),
+            Listener::Unix(_, place, _) => format!("unix:{}", place.path.display()),
         };
         self.0.iter().map(name).collect()
     }
@@ -124,19 +127,84 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     }
 }
 
-fn bind_unix(path: &PathBuf, mode: u32) -> Result<Listener> {
+fn bind_unix(path: &Path, mode: u32) -> Result<Listener> {
     let name = path.display();
-    if let Ok(old) = std::fs::symlink_metadata(path) {
-        remove_dead(path, &old)?;
+    let place = Place::of(path).map_err(io(format!("look at the directory of {name}")))?;
+    if let Ok(old) = place.status() {
+        remove_dead(&place, &old)?;
     }
     let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
-    let made = complete(path, mode).map_err(io(format!("set the permissions of {name}")))?;
-    Ok(Listener::Unix(listener, path.clone(), made))
+    let made = place.complete(mode).map_err(io(format!("set the permissions of {name}")))?;
+    Ok(Listener::Unix(listener, place, made))
 }
 
-/// Removes the socket that a dead server of this user left at `path`, with status `old`; anything else is not ours.
-fn remove_dead(path: &Path, old: &Metadata) -> Result<()> {
-    let name = path.display();
+/// The name of a socket in its directory, which stays the same directory whatever its path leads to later.
+pub struct Place {
+    directory: File,
+    name: OsString,
+    /// As the configuration gives it.
+    path: PathBuf,
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
+        Ok(Place { directory, name, path: path.to_owned() })
+    }
+
+    /// Where this name is now, also if the directory was moved.
+    fn there(&self) -> PathBuf {
+        self.beside(&self.name)
+    }
+
+    /// Another name in the directory.
+    fn beside(&self, name: &OsStr) -> PathBuf {
+        Path::new(&format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
+    }
+
+    fn status(&self) -> io::Result<Metadata> {
+        std::fs::symlink_metadata(self.there())
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        std::fs::remove_file(self.there())
+    }
+
+    /// Gives the socket the permissions that the umask took away; gives its device and number. A link there is not followed.
+    fn complete(&self, mode: u32) -> io::Result<(u64, u64)> {
+        let file = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(self.there())?;
+        let status = file.metadata()?;
+        if !status.file_type().is_socket() {
+            return Err(io::Error::other("another process has replaced it"));
+        }
+        if status.permissions().mode() & 0o7777 != mode {
+            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+            std::fs::set_permissions(name, std::fs::Permissions::from_mode(mode))?;
+        }
+        Ok((status.dev(), status.ino()))
+    }
+
+    /// Renames what is there to a name that no other process can know; gives that name.
+    fn move_aside(&self) -> io::Result<PathBuf> {
+        loop {
+            let aside = self.beside(format!(".towa-dead-{:016x}", RandomState::new().build_hasher().finish()).as_ref());
+            match rename_to_new(&self.there(), &aside) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                // A file system that knows no such renaming. No other file has a name that was just drawn.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    return std::fs::rename(self.there(), &aside).map(|()| aside);
+                }
+                done => return done.map(|()| aside),
+            }
+        }
+    }
+}
+
+/// Removes the socket that a dead server of this user left at this place, with status `old`; anything else is not ours.
+fn remove_dead(place: &Place, old: &Metadata) -> Result<()> {
+    let name = place.path.display();
     let refuse = |what: &str| Err(Error::Config(format!("{name} {what}, or give -s another path")));
     if !old.file_type().is_socket() {
         return refuse("is there and is no socket; remove it");
@@ -146,7 +214,7 @@ fn remove_dead(path: &Path, old: &Metadata) -> Result<()> {
         return refuse(&format!("is a socket of user {}; remove it", old.uid()));
     }
     // Only a refusal says that nothing listens: a socket of another type, or one that this user may not use, is somebody's.
-    match connect_now(path) {
+    match connect_to_listener(&place.there()) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() != ErrorKind::WouldBlock => {
@@ -154,61 +222,49 @@ fn remove_dead(path: &Path, old: &Metadata) -> Result<()> {
         }
         _ => return refuse("has another server that listens there; stop it"),
     }
-    if is_bound(path) {
-        return refuse("is a socket that another process has, and does not listen on yet; stop it");
-    }
     // Another server may have put its own there since: what is removed is looked at once more, under a name that no other process uses.
-    let aside = path.with_file_name(format!(".towa-dead-{}", std::process::id()));
-    match std::fs::rename(path, &aside) {
+    let aside = match place.move_aside() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         other => other.map_err(io(format!("remove the stale socket {name}")))?,
-    }
+    };
     if std::fs::symlink_metadata(&aside).is_ok_and(|now| (now.dev(), now.ino()) == (old.dev(), old.ino())) {
         return std::fs::remove_file(&aside).map_err(io(format!("remove the stale socket {name}")));
     }
-    give_back(&aside, path);
+    // It has its name again, unless something else has that by now.
+    let _ = rename_to_new(&aside, &place.there());
     refuse("has another server that has just begun to listen there; stop it")
 }
 
-/// Gives what lies at `aside` its name again, unless something else has that by now.
-fn give_back(aside: &Path, path: &Path) {
+/// Renames a file to a name that no other file has.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let c_string = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes());
-    if let (Ok(from), Ok(to)) = (c_string(aside), c_string(path)) {
-        // SAFETY: both names are NUL-terminated.
-        unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) };
-    }
+    let (from, to) = (c_string(from)?, c_string(to)?);
+    // SAFETY: both names are NUL-terminated.
+    checked(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) })
+        .map(drop)
 }
 
-/// Connects to the socket, without waiting for one that takes nobody in.
+/// Connects to the socket, without waiting for one that takes no more clients. One that is bound and not yet listened on refuses as a dead one does:
+/// so a server that is just starting gets a little time.
+fn connect_to_listener(path: &Path) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        match connect_now(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::thread::sleep(BETWEEN_LOOKS),
+            other => return other,
+        }
+    }
+    connect_now(path)
+}
+
 fn connect_now(path: &Path) -> io::Result<()> {
     let (socket, name) = (new_socket()?, address_of(path)?);
     // SAFETY: the descriptor is ours; `name` is a whole address, and lives through the call.
     checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) }).map(drop)
 }
 
-/// Whether a process has a socket by this name, as the kernel tells: one that does not listen refuses as one that is dead does.
-fn is_bound(path: &Path) -> bool {
-    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let names = [path.as_os_str().as_bytes(), absolute.as_os_str().as_bytes()];
-    // Num RefCount Protocol Flags Type St Inode Path
-    let name_of = |line: &'_ [u8]| line.iter().position(|byte| b"/.".contains(byte)).map(|at| line[at..].to_vec());
-    table.split(|byte| *byte == b'\n').skip(1).filter_map(name_of).any(|name| names.contains(&&name[..]))
-}
-
-/// Gives the socket at `path` the permissions that the umask took away; gives its device and number. A link there is not followed.
-fn complete(path: &Path, mode: u32) -> io::Result<(u64, u64)> {
-    let file = std::fs::File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
-    let status = file.metadata()?;
-    if !status.file_type().is_socket() {
-        return Err(io::Error::other("another process has replaced it"));
-    }
-    if status.permissions().mode() & 0o7777 != mode {
-        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-        std::fs::set_permissions(name, std::fs::Permissions::from_mode(mode))?;
-    }
-    Ok((status.dev(), status.ino()))
-}
+/// A server listens some microseconds after it has bound its socket.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
@@ -301,11 +357,18 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(bind_unix(&path, 0o700).is_ok(), "a stale socket is replaced");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it goes with its server");
-        // Bound, and not yet listened on: connecting is refused as where nothing is.
+        // Bound, and listened on a moment later: until then connecting is refused as where nothing is.
         let (socket, name) = (new_socket().unwrap(), address_of(&path).unwrap());
         // SAFETY: as in `listen_at`.
         checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), ADDRESS_LEN) }).unwrap();
-        refused(&path, "does not listen on yet");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(2 * BETWEEN_LOOKS);
+                // SAFETY: a descriptor of ours.
+                checked(unsafe { libc::listen(socket.as_raw_fd(), 1) }).unwrap();
+            });
+            refused(&path, "another server that listens there");
+        });
         drop(socket);
         // It listens, and has no room for one more that connects.
         std::fs::remove_file(&path).unwrap();
@@ -325,7 +388,7 @@ mod tests {
         refused(&path, "of user 4711");
     }
 
-    fn refused(path: &PathBuf, why: &str) {
+    fn refused(path: &Path, why: &str) {
         let said = bind_unix(path, 0o700).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(said.contains(why) && said.contains("give -s another path") && path.exists(), "{said}");
     }
@@ -340,7 +403,7 @@ mod tests {
         // Another process puts a link in its place before its permissions are set, and another server its socket before it ends.
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&victim, &path).unwrap();
-        assert!(complete(&path, 0o777).is_err());
+        assert!(Place::of(&path).unwrap().complete(0o777).is_err());
         assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
         let next = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -359,7 +422,26 @@ mod tests {
         std::fs::rename(&path, dir.path().join("old")).unwrap();
         // Dead, too, so that only its number tells.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        assert!(remove_dead(&path, &old).is_err_and(|error| error.to_string().contains("has just begun")));
+        assert!(remove_dead(&Place::of(&path).unwrap(), &old).is_err_and(|error| error.to_string().contains("has just begun")));
         assert!(path.exists() && std::fs::read_dir(dir.path()).unwrap().count() == 2);
+    }
+
+    /// The directory's path leads to another user's directory by the time that the server sets permissions, and when it ends.
+    #[test]
+    fn a_directory_that_is_exchanged_leads_to_no_other_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+        [&own, &other].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let victim = std::os::unix::net::UnixListener::bind(other.join("s")).unwrap();
+        std::fs::set_permissions(other.join("s"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let listener = bind_unix(&own.join("s"), 0o700).unwrap();
+        let place = Place::of(&own.join("s")).unwrap();
+        std::fs::rename(&own, dir.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(&other, &own).unwrap();
+        place.complete(0o777).unwrap();
+        assert_eq!(std::fs::metadata(other.join("s")).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(listener);
+        assert!(other.join("s").exists() && !dir.path().join("moved/s").exists());
+        drop(victim);
     }
 }

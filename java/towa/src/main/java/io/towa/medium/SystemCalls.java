@@ -122,7 +122,7 @@ public final class SystemCalls {
     }
 
     /** A channel's descriptor; -1: it is no channel of the JDK's own file system. */
-    private static int descriptor(FileChannel file) {
+    public static int descriptor(FileChannel file) {
         if (!(file instanceof sun.nio.ch.FileChannelImpl)) {
             return -1;
         }

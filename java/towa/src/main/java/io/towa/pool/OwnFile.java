@@ -53,7 +53,7 @@ final class OwnFile {
         FileChannel opened = null;
         try {
             opened = FileChannel.open(at, how, OWNER_ONLY);
-            check(at, at.toString(), LinkOption.NOFOLLOW_LINKS);
+            checkOpen(opened, at);
             return opened;
         } catch (NoSuchFileException e) {
             if (opened == null) {
@@ -70,6 +70,17 @@ final class OwnFile {
             }
             throw e;
         }
+    }
+
+    /** Refuses an open file that is not this user's own, whatever its name leads to by now. */
+    static void checkOpen(FileChannel opened, Path name) throws IOException {
+        check(wayTo(SystemCalls.descriptor(opened), name), name.toString());
+    }
+
+    /** A way to an open file, whatever its name leads to by now; its name, where there is no such way. */
+    static Path wayTo(int descriptor, Path name) {
+        Path open = Path.of("/proc/self/fd/" + descriptor);
+        return Files.exists(open) ? open : name;
     }
 
     /**

@@ -73,10 +73,10 @@ public final class PoolFile implements AutoCloseable {
             path = given.toRealPath();
             opened = new RandomAccessFile(path.toFile(), "rw");
             file = opened;
-            OwnFile.check(wayToOpen(), name);
+            OwnFile.check(OwnFile.wayTo(descriptor(), path), name);
             channel = uninterruptible(file.getChannel());
             lock();
-            fileKey = keyOfOpen();
+            fileKey = key(OwnFile.wayTo(descriptor(), path));
             Disk data = new Disk.Channel(channel);
             beside = openLog();
             Disk found = beside == null ? null : new Disk.Channel(beside);
@@ -140,7 +140,7 @@ public final class PoolFile implements AutoCloseable {
 
     private Disk makeLog() throws IOException {
         log = openLog(StandardOpenOption.CREATE);
-        logKey = key(Path.of(logOf(path.toString())));
+        logKey = key(OwnFile.wayTo(SystemCalls.descriptor(log), Path.of(logOf(path.toString()))));
         forceNames();
         return new Disk.Channel(log);
     }
@@ -202,15 +202,6 @@ public final class PoolFile implements AutoCloseable {
         return Files.readAttributes(of, java.nio.file.attribute.BasicFileAttributes.class).fileKey();
     }
 
-    /** A way to the open file, whatever its name leads to by now; its name, where there is no such way. */
-    private Path wayToOpen() throws IOException {
-        Path open = Path.of("/proc/self/fd/" + descriptor());
-        return Files.exists(open) ? open : path;
-    }
-
-    private Object keyOfOpen() throws IOException {
-        return key(wayToOpen());
-    }
 
     private void unmap() {
         if (privately != -1) {

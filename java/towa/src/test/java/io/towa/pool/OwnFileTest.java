@@ -10,9 +10,12 @@ import io.towa.Durability;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.medium.SystemCalls;
+import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
@@ -129,6 +132,18 @@ class OwnFileTest {
         Files.createFile(log());
         Files.setAttribute(log(), "unix:uid", STRANGER);
         refused("belongs to user " + STRANGER);
+    }
+
+    @Test
+    void aNameThatIsExchangedAfterTheOpeningHidesNothing() throws Exception {
+        mustBeRoot();
+        mode(Files.createFile(log()), "rw-------");
+        Files.setAttribute(log(), "unix:uid", STRANGER);
+        try (FileChannel opened = FileChannel.open(log(), StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+            Path own = mode(Files.createFile(dir.resolve("own")), "rw-------");
+            Files.move(own, log(), StandardCopyOption.ATOMIC_MOVE);
+            assertThrows(PoolException.class, () -> OwnFile.checkOpen(opened, log()));
+        }
     }
 
     @Test
