@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytemuck::Zeroable;
-use towa_media::{Access, Allocation, Lock, Mapping, Medium};
+use towa_media::{Access, Allocation, Lock, Mapping, Medium, files};
 
 use crate::alloc::CHUNK;
 use crate::heap::Heap;
@@ -106,17 +106,20 @@ impl Heap {
             working.prefault()?;
         }
         if !left.is_empty() {
-            remove(&*medium)?;
+            remove(&*medium, &left)?;
         }
+        let mut made = Vec::new();
         let make = || {
-            let sb = write_new_pool(&*medium, &*lock, sb)?;
+            let sb = write_new_pool(&*medium, &*lock, sb, &mut made)?;
             let door = Door::from_number(sb.door);
             lock_image(&*lock, door)?;
             Self::start(Arc::clone(&medium), Arc::clone(&lock), door, How::Created(working))
         };
-        make().inspect_err(|_| {
-            let _ = remove(&*medium);
-        })
+        let result = make();
+        if result.is_err() {
+            let _ = remove(&*medium, &made);
+        }
+        result
     }
 }
 
@@ -204,14 +207,24 @@ fn pick_base(uuid: u128, heap_len: u64) -> u64 {
 /// 1. `superblock.new`, whole and durable, its name too: no pool, and the mark that what follows is ours to remove;
 /// 2. `image` and `log`, durable, their names too: the same;
 /// 3. the name `superblock`: a pool. Before this rename is durable there is no pool, or there is.
-fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock) -> Result<Superblock> {
+///
+/// `made` gets the names that files have by then.
+fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock, made: &mut Vec<&'static str>) -> Result<Superblock> {
     let roots = roots::empty_table();
     sb.tables = tables::sum_of_roots(&roots);
-    let region = medium.create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
+    let mut create = |name, len, allocation| {
+        let region = medium.create(name, len, allocation);
+        // Also if the medium got no further than the name.
+        if !matches!(region, Err(towa_media::Error::Exists { .. })) {
+            made.push(name);
+        }
+        region
+    };
+    let region = create(names::SUPERBLOCK_NEW, superblock::LEN, Allocation::Full)?;
     lock_new(lock)?;
     superblock::update(&*region, &mut sb)?;
     medium.sync_names()?;
-    let image = medium.create(names::IMAGE, sb.heap_len + stamp::LEN, Allocation::Sparse)?;
+    let image = create(names::IMAGE, sb.heap_len + stamp::LEN, Allocation::Sparse)?;
     image.reserve(0, roots::TABLE_LEN)?;
     image.reserve(sb.heap_len, stamp::LEN)?;
     image.store(0, &roots)?;
@@ -221,7 +234,7 @@ fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock) -> R
     let tx = sb.door == Door::Tx as u32;
     let allocation = if tx { Allocation::Sparse } else { Allocation::Full };
     let log_len = superblock::log_len(&sb);
-    let log = medium.create(names::LOG, log_len + stamp::LEN, allocation)?;
+    let log = create(names::LOG, log_len + stamp::LEN, allocation)?;
     if tx {
         // A lane's space is provided when it is first used.
         log.reserve(0, CUTS_LEN)?;
@@ -231,24 +244,26 @@ fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock) -> R
     log.fence()?;
     medium.sync_names()?;
     medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK)?;
+    made.push(names::SUPERBLOCK);
     medium.sync_names()?;
     Ok(sb)
 }
 
-/// Removes what [`write_new_pool`] wrote, in the opposite order: the mark goes last, when the names before it are durably gone, so
+/// Removes those of the files that [`write_new_pool`] makes which have these names, in the opposite order: the mark goes last, when the names before it are durably gone, so
 /// that stopping anywhere leaves nothing, or what can be removed again.
-fn remove(medium: &dyn Medium) -> Result<()> {
-    if medium.exists(names::SUPERBLOCK)? {
+fn remove(medium: &dyn Medium, made: &[&str]) -> Result<()> {
+    let is_there = |name: &str| Ok::<_, Error>(made.contains(&name) && medium.exists(name)?);
+    if is_there(names::SUPERBLOCK)? {
         medium.rename(names::SUPERBLOCK, names::SUPERBLOCK_NEW)?;
         medium.sync_names()?;
     }
     for name in [names::IMAGE, names::LOG] {
-        if medium.exists(name)? {
+        if is_there(name)? {
             medium.remove(name)?;
         }
     }
     medium.sync_names()?;
-    if medium.exists(names::SUPERBLOCK_NEW)? {
+    if is_there(names::SUPERBLOCK_NEW)? {
         medium.remove(names::SUPERBLOCK_NEW)?;
         medium.sync_names()?;
     }
@@ -339,8 +354,8 @@ fn marked(medium: &dyn Medium) -> Result<Mark> {
     })
 }
 
-/// Whether all of region `name` but its stamp, up to offset `upto`, is as `wanted` says of pieces of 4096 bytes and where they begin; or
-/// it is not there.
+/// Whether all of region `name` but its stamp, up to offset `upto`, is as `wanted` says of pieces of 4096 bytes and where they begin, or
+/// it is not there. Holes need not be as wanted.
 fn is_all(medium: &dyn Medium, name: &str, upto: u64, wanted: &dyn Fn(u64, &[u8]) -> bool) -> Result<bool> {
     const PIECE: usize = 4096;
     let region = match medium.open(name, Access::ReadOnly) {
@@ -351,12 +366,16 @@ fn is_all(medium: &dyn Medium, name: &str, upto: u64, wanted: &dyn Fn(u64, &[u8]
     };
     let mut buffer = vec![0; 1 << 20];
     let end = upto.min(region.len().saturating_sub(stamp::LEN));
-    for off in (0..end).step_by(buffer.len()) {
+    let mut off = 0;
+    // A file can be far longer than what it holds.
+    while let Some(data) = region.file().map_or(Some(off), |file| files::next_data(file, off)).filter(|data| *data < end) {
+        off = data / PIECE as u64 * PIECE as u64;
         let bytes = &mut buffer[..(end - off).min(1 << 20) as usize];
         region.read(off, bytes)?;
         if !bytes.chunks(PIECE).enumerate().all(|(i, piece)| wanted(off + (i * PIECE) as u64, piece)) {
             return Ok(false);
         }
+        off += bytes.len() as u64;
     }
     Ok(true)
 }

@@ -71,6 +71,17 @@ pub fn has_room_for_a_clone(file: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// The first offset at or after `off` at which `file` has bytes: before it are holes, which read as zeros. `None`: it has none there. Where the file
+/// system does not tell, `off`. The position of the file moves.
+pub fn next_data(file: BorrowedFd<'_>, off: u64) -> Option<u64> {
+    // SAFETY: numbers only.
+    match unsafe { libc::lseek(file.as_raw_fd(), off as libc::off_t, libc::SEEK_DATA) } {
+        -1 if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => None,
+        -1 => Some(off),
+        data => Some(data as u64),
+    }
+}
+
 /// [`sync_dir`], and the names that lead to `path` on its file system: for a directory that has just been made.
 #[track_caller]
 pub fn sync_dir_and_above(path: &Path) -> io::Result<()> {

@@ -229,3 +229,41 @@ fn files_of_somebody_else_are_left_alone() {
     assert_eq!(fs::read(dir.path().join("lock")).unwrap(), b"mine");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+/// A backup is restored while a creation runs: what comes between the creation's look at the directory and its own files stays.
+#[test]
+fn creation_that_fails_removes_its_own_files_only() {
+    for medium in both_models() {
+        // What an interrupted creation left goes first, and then the backup's files begin to come.
+        drop(create(&medium));
+        medium.rename(names::SUPERBLOCK, names::SUPERBLOCK_NEW).unwrap();
+        let mut ours = super::kernel::Kernel::over(&medium);
+        let (other, came) = (medium.clone(), AtomicUsize::new(0));
+        ours.before_names_change = Some(Arc::new(move |name| {
+            if name == names::SUPERBLOCK_NEW && came.fetch_add(1, Relaxed) == 0 {
+                other.create(names::LOG, 4096, towa_media::Allocation::Full).unwrap();
+            }
+        }));
+        let error = Heap::create(Arc::new(ours), &options()).unwrap_err().to_string();
+        assert!(error.contains("exists already"), "{error}");
+        assert_eq!(files(&medium), [names::LOG]);
+    }
+}
+
+/// A file that says it is terabytes long, and holds nothing, is looked through at once.
+#[test]
+fn looking_at_leftovers_takes_time_for_what_they_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    [&one, &other].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    drop(Heap::create(in_dir(&one), &options()).unwrap());
+    fs::copy(one.join(names::SUPERBLOCK), other.join(names::SUPERBLOCK_NEW)).unwrap();
+    let log = fs::File::create(other.join(names::LOG)).unwrap();
+    if log.set_len(15 << 40).is_err() {
+        return eprintln!("SKIP: no files of 15 TiB here");
+    }
+    let began = std::time::Instant::now();
+    let medium = in_dir(&other);
+    crate::create::leftovers(&*medium).unwrap();
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+}
