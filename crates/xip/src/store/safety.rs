@@ -24,13 +24,16 @@ const LINKS_MAX: usize = 40;
 const FUSE: u64 = 0x6573_5546;
 const TMPFS: u64 = 0x0102_1994;
 /// Those that keep no time of the last change (ctime), or let users set it.
-const WITHOUT_CTIME: [(u64, &str); 6] = [
+const WITHOUT_CTIME: [(u64, &str); 9] = [
     (0x7371_7368, "squashfs"),
     (0xe0f5_e1e2, "erofs"),
     (0x9660, "isofs"),
     (0x7275, "romfs"),
     (0x28cd_3d45, "cramfs"),
     (0x4d44, "vfat"),
+    (0x2011_bab0, "exfat"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb"),
 ];
 
 /// `path` and the directories it lies in belong to this user or to root, and nobody else can write there.
