@@ -88,8 +88,7 @@ fn copy_pool(pool: &Path, draft: &Draft) -> Result<Value> {
     }
     // By calls and not by a mapping, on whatever medium: the owner writes what is read.
     let from = open_dir(pool, Some(Kind::File), false)?;
-    draft.make_pool_directory()?;
-    let to = open_dir(&draft.copy(), Some(Kind::File), false)?;
+    let to = draft.make_pool_directory()?;
     let progress = Progress::bytes("copying");
     let report = towa_heap::backup(&*from, &*to, &mut |done, all| progress.at(done, all))?;
     let mut value = serde_json::to_value(&report.copy)?;
@@ -107,7 +106,7 @@ fn copy_arena(pool: &Path, draft: &Draft) -> Result<Value> {
     let _lock = from.lock_by(towa_alloc::NAME, true, "")?;
     crate::verify::check_arena(from.clone())?;
     draft.make_pool_directory()?;
-    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.copy().join(towa_alloc::NAME))?;
+    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.there().join(towa_alloc::NAME))?;
     Ok(json!({ "was_open": false, "bytes": len }))
 }
 
@@ -128,7 +127,7 @@ fn copy_java(pool: &Path, draft: &Draft) -> Result<Value> {
             format!("{place}: the program that had the pool open did not close it; open and close it once, then copy it"),
         ));
     }
-    let len = copy_file(pool, &draft.copy())?;
+    let len = copy_file(pool, &draft.there())?;
     Ok(json!({ "was_open": false, "bytes": len }))
 }
 

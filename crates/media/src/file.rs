@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,11 @@ impl FileMedium {
     /// [`detect`](crate::detect) tells.
     pub fn open(path: &Path, create: bool, guarantee: Guarantee) -> Result<Arc<FileMedium>> {
         Ok(Arc::new(FileMedium { directory: Directory::open(path, create)?, guarantee, counters: Arc::default() }))
+    }
+
+    /// The directory that is open as `handle`, whatever the path leads to by which it was opened; `path` is that, for messages.
+    pub fn of(handle: File, path: PathBuf, guarantee: Guarantee) -> Result<Arc<FileMedium>> {
+        Ok(Arc::new(FileMedium { directory: Directory::of(path, handle)?, guarantee, counters: Arc::default() }))
     }
 
     fn region(&self, name: &str, file: File, len: u64, writable: bool) -> Result<Arc<dyn Region>> {

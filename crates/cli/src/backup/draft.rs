@@ -7,23 +7,24 @@
 //! ```
 //!
 //! What must always hold: only what a backup made is removed. A draft is known by its marker, which tells the draft's own inode
-//! number and birth: a copy of a draft, or a directory that looks like one, has others. Files are removed by the descriptors of
-//! directories that were checked, so that a name that leads elsewhere by now removes nothing there.
+//! number and birth: a copy of a draft, or a directory that looks like one, has others. Files are made, named and removed by the
+//! descriptors of directories that were made or checked: a name that another user lets lead elsewhere by now changes nothing there.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use towa_heap::names::{IMAGE, LOG, SUPERBLOCK, SUPERBLOCK_NEW};
-use towa_media::files;
+use towa_media::{FileMedium, Medium, detect, files};
 
 use crate::failure::{FAILED, MISSING, coded};
 use crate::report;
@@ -55,6 +56,9 @@ impl Draft {
     /// Looks whether something can be made at `dest`, removes the drafts of killed backups beside it, and makes a draft.
     pub fn of(dest: &Path) -> Result<Draft> {
         let place = report::path(dest);
+        if dest.file_name().is_none() {
+            return Err(coded(FAILED, format!("{place}: names no file; give the copy a name")));
+        }
         if dest.symlink_metadata().is_ok() {
             return Err(coded(
                 FAILED,
@@ -72,27 +76,39 @@ impl Draft {
         Ok(Draft { opened, path, dest: dest.to_owned() })
     }
 
-    /// Where the copy is to be written.
+    /// The copy's path, for messages.
     pub fn copy(&self) -> PathBuf {
         self.path.join(COPY)
     }
 
+    /// Where the copy is to be written, whatever its path leads to by now.
+    pub fn there(&self) -> PathBuf {
+        Path::new(&format!("/proc/self/fd/{}", self.opened.directory.as_raw_fd())).join(COPY)
+    }
+
     /// Makes the copy's directory.
-    pub fn make_pool_directory(&self) -> Result<()> {
-        let copy = self.copy();
-        DirBuilder::new().mode(0o700).create(&copy).with_context(|| format!("{}: making it", report::path(&copy)))
+    pub fn make_pool_directory(&self) -> Result<Arc<dyn Medium>> {
+        let (name, directory) = (c_name(COPY), &self.opened.directory);
+        // SAFETY: the name is NUL-terminated, the descriptor is open.
+        let made = done(unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), 0o700) });
+        let opened = made.and_then(|()| open_at(directory, &name, libc::O_RDONLY | libc::O_DIRECTORY));
+        let copy = opened.with_context(|| format!("{}: making it", report::path(&self.copy())))?;
+        Ok(FileMedium::of(copy, self.copy(), detect(&self.there())?.guarantee)?)
     }
 
     /// Gives the copy its name, durably. What took that name in between is not replaced. Then the draft goes; a stop before
     /// that leaves a draft without a copy, which the next backup removes.
     pub fn publish(self) -> Result<()> {
         let place = report::path(&self.dest);
-        let (from, to) = (c_name(self.copy()), c_name(&self.dest));
-        // SAFETY: both names are NUL-terminated.
-        let rc = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) };
-        let renamed = done(rc).or_else(|error| match error.raw_os_error() {
+        let Opened { parent: above, directory, .. } = &self.opened;
+        let (from, to) = (c_name(COPY), c_name(self.dest.file_name().unwrap_or_default()));
+        let rename = |flags| {
+            // SAFETY: both names are NUL-terminated, both descriptors open.
+            done(unsafe { libc::renameat2(directory.as_raw_fd(), from.as_ptr(), above.as_raw_fd(), to.as_ptr(), flags) })
+        };
+        let renamed = rename(libc::RENAME_NOREPLACE).or_else(|error| match error.raw_os_error() {
             // A file system that cannot promise it (some network ones): nothing was there a moment ago.
-            Some(libc::EINVAL) if self.dest.symlink_metadata().is_err() => fs::rename(self.copy(), &self.dest),
+            Some(libc::EINVAL) if self.dest.symlink_metadata().is_err() => rename(0),
             _ => Err(error),
         });
         match renamed {
@@ -106,7 +122,7 @@ impl Draft {
             }
             renamed => renamed.with_context(|| format!("{place}: giving the copy its name"))?,
         }
-        let synced = files::sync_dir_and_above(&parent(&self.dest));
+        let synced = files::sync(above).and_then(|()| files::sync_dir_and_above(&parent(&self.dest)));
         synced.with_context(|| format!("{place}: making its name durable"))
     }
 }
@@ -260,4 +276,42 @@ fn c_name(name: impl AsRef<OsStr>) -> CString {
 
 fn parent(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use towa_media::Allocation;
+
+    use super::*;
+
+    /// The owner of the directory lets the draft's name lead elsewhere.
+    #[test]
+    fn a_draft_whose_name_leads_elsewhere_is_made_and_published_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (above, victim) = (dir.path().join("above"), dir.path().join("victim"));
+        fs::create_dir_all(&above).unwrap();
+        fs::create_dir_all(victim.join(COPY)).unwrap();
+        let draft = Draft::of(&above.join("dest")).unwrap();
+        fs::rename(&draft.path, above.join("moved")).unwrap();
+        std::os::unix::fs::symlink(&victim, &draft.path).unwrap();
+        let medium = draft.make_pool_directory().unwrap();
+        medium.create(IMAGE, 4096, Allocation::Full).unwrap();
+        draft.publish().unwrap();
+        assert!(above.join("dest").join(IMAGE).exists());
+        assert!(victim.join(COPY).read_dir().unwrap().next().is_none());
+    }
+
+    /// The path of the directory leads to another one by the time that the copy gets its name.
+    #[test]
+    fn a_copy_gets_its_name_in_the_directory_that_was_meant() {
+        let dir = tempfile::tempdir().unwrap();
+        let (above, victim) = (dir.path().join("above"), dir.path().join("victim"));
+        [&above, &victim].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        let draft = Draft::of(&above.join("dest")).unwrap();
+        draft.make_pool_directory().unwrap();
+        fs::rename(&above, dir.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(&victim, &above).unwrap();
+        draft.publish().unwrap();
+        assert!(dir.path().join("moved/dest").exists() && victim.read_dir().unwrap().next().is_none());
+    }
 }
