@@ -99,7 +99,8 @@ impl Core {
         }
     }
 
-    /// Under the sequence lock, when nothing else can fail: frees blocks and sets roots, and logs that. `stamp`: the transaction's.
+    /// Under the sequence lock, when nothing else can fail: frees blocks and sets roots, and logs that. `stamp`: the transaction's. After
+    /// an error, some lines have that stamp, and perhaps the roots.
     pub(crate) fn change_tables(&mut self, stamp: u64) -> Result<()> {
         let from = self.ranges.len();
         for at in std::mem::take(&mut self.frees) {
@@ -118,7 +119,7 @@ impl Core {
             }
         }
         if !self.roots.is_empty() {
-            // Before the roots are seen.
+            // Before the roots are seen. (The transaction depends on all earlier ones, so also on the one that was named here.)
             self.engine.roots_writer.store(stamp, Release);
             self.change_roots()?;
         }
@@ -210,7 +211,8 @@ impl Core {
         for headers in headers.chunks(HEADERS_LOGGED) {
             self.ranges.clear();
             self.ranges.extend_from_slice(headers);
-            self.log_headers()?;
+            // Without its headers nothing of it is shown; but no thread waits for this journal any more.
+            self.log_headers().inspect_err(|_| self.engine.turn_journal(self.lane))?;
         }
         self.ranges.clear();
         self.undo.clear();

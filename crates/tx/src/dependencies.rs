@@ -48,6 +48,25 @@ impl Core {
         }
     }
 
+    /// [`depend_on`](Self::depend_on) of the transaction that set or removed a root last: the program may have looked that root up
+    /// before this transaction began, and what this transaction does there must not be durable without it.
+    #[inline]
+    pub fn depend_on_roots(&mut self) {
+        let last = self.engine.roots_writer.load(Acquire);
+        if last != self.known_roots {
+            self.note_roots(last);
+        }
+    }
+
+    #[cold]
+    fn note_roots(&mut self, last: u64) {
+        if self.is_durable(last) || self.was_durable(last) {
+            self.known_roots = last;
+        } else {
+            self.note_dependency(last);
+        }
+    }
+
     /// Stamps a line for the transaction that takes effect, which then depends on the one that had stamped it. The sequence lock is held.
     #[inline]
     pub fn stamp_line(&mut self, line: u64, stamp: u64) {

@@ -193,8 +193,8 @@ impl Engine {
         for (at, turns) in self.journals.iter().enumerate() {
             let found = turns.load(Acquire);
             while at != lane && found % 2 == 1 && turns.load(Acquire) == found {
-                // One whose pool failed ends none.
-                self.check_failed()?;
+                // One whose pool failed, or is being closed, may end none.
+                self.check()?;
                 backoff.snooze();
             }
         }

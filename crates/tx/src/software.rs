@@ -150,10 +150,7 @@ impl Core {
             self.engine.control.sequence.leave();
             return Err(closed);
         }
-        if self.engine.writers.are_known() {
-            // The program may have looked a root up before: what this transaction does there is durable after that root.
-            self.depend_if_announced(self.engine.roots_writer.load(Acquire));
-        }
+        self.depend_on_roots();
         self.snapshot = self.engine.control.sequence.wait_even();
         if alone || self.engine.tm == Tm::Lock {
             self.take_lock();
@@ -284,6 +281,7 @@ impl Core {
         let timestamp = self.timestamp();
         let stamp = version::stamp(self.lane, timestamp);
         if let Err(e) = self.change_tables(stamp) {
+            self.failed_at = self.engine.writers.are_known().then_some(timestamp);
             return Effect::Failed(e);
         }
         if stamps {
@@ -384,6 +382,11 @@ impl Core {
     fn undo(&mut self) -> Result<()> {
         self.restore();
         self.give_lock_back();
+        self.end_undone()
+    }
+
+    /// The rest of [`undo`](Self::undo), without the lock.
+    fn end_undone(&mut self) -> Result<()> {
         self.retract();
         let kept = self.keep_structure();
         // Closing waits for this, and must find in the logs what is kept.
@@ -394,11 +397,27 @@ impl Core {
     /// [`undo`](Self::undo) of a run whose caller gets an answer. An answer tells of what the run read, as a result
     /// does: so that is durable before the caller has it. (Who is told that something is stale looks again.)
     fn undo_and_answer(&mut self, answer: &Abort) -> Result<()> {
+        self.restore();
+        self.give_lock_back();
+        if let Err(e) = self.await_what_stamps_hide() {
+            // The announcement stays.
+            self.engine.control.sequence.leave();
+            return Err(e);
+        }
         // Undoing may log headers of blocks, in a transaction of its own.
         let read = (self.unguarded, self.plain, std::mem::take(&mut self.dependencies));
-        self.undo()?;
+        self.end_undone()?;
         (self.unguarded, self.plain, self.dependencies) = read;
         self.await_what_answer_tells(answer)
+    }
+
+    /// After a run that stamped lines or roots and then failed: waits, announced as one that took effect, until the
+    /// transactions are durable whose stamps it replaced. Nothing else names these by now, and whoever finds this
+    /// run's stamps waits for its announcement to go.
+    fn await_what_stamps_hide(&mut self) -> Result<()> {
+        let Some(timestamp) = self.failed_at.take() else { return Ok(()) };
+        self.engine.control.lanes[self.lane].announced.store(timestamp, Release);
+        self.wait_for_dependencies(timestamp)
     }
 
     pub(crate) fn await_what_answer_tells(&mut self, answer: &Abort) -> Result<()> {

@@ -59,6 +59,10 @@ pub(crate) struct Core {
     pub known_durable: u64,
     /// Up to here all is known to be durable that transactions did which stamp no lines.
     pub known_unstamped: u64,
+    /// The last of the stamps of roots that was found durable.
+    pub known_roots: u64,
+    /// The time of a run that stamped lines or roots, and then failed.
+    pub failed_at: Option<u64>,
     /// Where the next record goes.
     pub position: u64,
     /// `tail` of the lane when last looked at.
@@ -133,6 +137,8 @@ impl Thread {
             counts: engine.counts(lane),
             known_durable: 0,
             known_unstamped: 0,
+            known_roots: 0,
+            failed_at: None,
             position,
             seen_tail: tail,
             hurry_at: 0,
@@ -364,6 +370,7 @@ impl Core {
     pub fn begin(&mut self, since: u64) {
         self.announced_by(since);
         self.forget_transaction();
+        self.depend_on_roots();
     }
 
     #[inline]

@@ -14,7 +14,7 @@
 //!    word: so the line of a word that somebody reads names the transaction that wrote it, or one that changed the line later, or
 //!    one that does not stamp wrote the word;
 //! 2. a transaction depends on the stamps that it replaces: so when the one that a stamp names is durable, all that changed the line
-//!    earlier are durable;
+//!    earlier are durable. One that fails after it has stamped stays announced until they are;
 //! 3. a transaction that stamped depends only on transactions that took effect before it, so none waits for one that waits for it.
 //!
 //! Transactions in hardware, under versions, and those in software that read and write guarded words alone do not stamp. A transaction that

@@ -30,6 +30,11 @@ fn beside<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, work: impl FnOnce(
     is_done
 }
 
+/// A root that leads to `block`.
+fn root(block: Addr) -> Root {
+    Root { ptr: NonNull::new(std::ptr::with_exposed_provenance_mut(block as usize)).unwrap(), type_tag: 1, size: 512 }
+}
+
 /// What a transaction does with lines by their numbers.
 type Body = fn(&mut Tx<'_>, &dyn Fn(u64) -> Addr) -> Result<(), Abort>;
 
@@ -154,20 +159,97 @@ fn a_value_that_came_back_is_that_of_its_newest_writer() {
 fn what_a_root_led_to_is_durable_after_the_root() {
     let (pool, gate) = pool(TmChoice::Stm);
     let block = words(&mut pool.register().unwrap(), 64);
-    let root = Root { ptr: NonNull::new(std::ptr::with_exposed_provenance_mut(block as usize)).unwrap(), type_tag: 1, size: 512 };
     thread::scope(|scope| {
         let _opens = Opens(&gate);
         let (pool, held) = (&pool, &gate);
-        let sets =
-            beside(scope, move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.set_root("it", Some(root))).unwrap()));
+        let sets = beside(scope, move || {
+            held.hold(|| pool.register().unwrap().transaction(|tx| tx.set_root("it", Some(root(block)))).unwrap())
+        });
         gate.await_held(1);
-        assert_eq!(pool.root("it"), Some(root));
+        assert_eq!(pool.root("it"), Some(root(block)));
         let writes = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.write(block, 1)).unwrap());
         assert!(writes.recv_timeout(2 * SOON).is_err(), "durable, and the root that leads there is not");
         gate.open();
         sets.recv().unwrap();
         writes.recv().unwrap();
     });
+}
+
+/// A transaction frees a block, by which it stamps the block's line, and then fails: the writer of a word there is named by no stamp any
+/// more, and is waited for all the same.
+#[test]
+fn a_transaction_that_fails_hides_no_writer() {
+    for tm in [TmChoice::Stm, TmChoice::Lock] {
+        let (pool, gate) = pool(tm);
+        let mut thread = pool.register().unwrap();
+        let (a, b) = (words(&mut thread, 64), words(&mut thread, 64));
+        thread.transaction(|tx| tx.set_root("taken", Some(root(b)))).unwrap();
+        drop(thread);
+        thread::scope(|scope| {
+            let _opens = Opens(&gate);
+            let (pool, held) = (&pool, &gate);
+            let writes = beside(scope, move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.write(a, 42)).unwrap()));
+            gate.await_held(1);
+            let fails = beside(scope, move || {
+                pool.register().unwrap().transaction(|tx| tx.free(a).and_then(|()| tx.create_root("taken", root(b))))
+            });
+            assert!(fails.recv_timeout(2 * SOON).is_err(), "told before what it read is durable");
+            let copies = beside(scope, move || {
+                pool.register().unwrap().transaction(|tx| tx.read(a).and_then(|value| tx.write(b, value))).unwrap();
+            });
+            assert!(copies.recv_timeout(2 * SOON).is_err(), "{tm:?}: durable, and what it copied is not");
+            gate.open();
+            writes.recv().unwrap();
+            assert!(matches!(fails.recv().unwrap(), Err(Error::RootExists { .. })));
+            copies.recv().unwrap();
+        });
+    }
+}
+
+/// Two transactions create a root: the second fails, and the first is not durable.
+#[test]
+fn a_root_that_could_not_be_created_hides_not_who_created_it() {
+    let (pool, gate) = pool(TmChoice::Stm);
+    let mut thread = pool.register().unwrap();
+    let (a, b) = (words(&mut thread, 64), words(&mut thread, 64));
+    drop(thread);
+    thread::scope(|scope| {
+        let _opens = Opens(&gate);
+        let (pool, held) = (&pool, &gate);
+        let creates =
+            beside(scope, move || held.hold(|| pool.register().unwrap().transaction(|tx| tx.create_root("it", root(a))).unwrap()));
+        gate.await_held(1);
+        let fails = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.create_root("it", root(b))));
+        assert!(fails.recv_timeout(2 * SOON).is_err(), "told before the root is durable");
+        let writes = beside(scope, move || pool.register().unwrap().transaction(|tx| tx.write(a, 1)).unwrap());
+        assert!(writes.recv_timeout(2 * SOON).is_err(), "durable, and the root that leads there is not");
+        gate.open();
+        creates.recv().unwrap();
+        assert!(matches!(fails.recv().unwrap(), Err(Error::RootExists { .. })));
+        writes.recv().unwrap();
+    });
+}
+
+/// What a transaction on guarded words does below a root is durable after that root, too.
+#[test]
+fn guarded_words_below_a_root_are_durable_after_it() {
+    for tm in ways() {
+        let (pool, gate) = pool(tm);
+        let block = words(&mut pool.register().unwrap(), 64);
+        thread::scope(|scope| {
+            let _opens = Opens(&gate);
+            let (pool, held) = (&pool, &gate);
+            let sets = beside(scope, move || {
+                held.hold(|| pool.register().unwrap().transaction(|tx| tx.set_root("it", Some(root(block)))).unwrap());
+            });
+            gate.await_held(1);
+            let changes = beside(scope, move || pool.register().unwrap().change_guarded(block, 0, [(block + 64, 9)]).unwrap());
+            assert!(changes.recv_timeout(2 * SOON).is_err(), "{tm:?}: durable, and the root that leads there is not");
+            gate.open();
+            sets.recv().unwrap();
+            changes.recv().unwrap();
+        });
+    }
 }
 
 /// That a block was freed is an answer, too.
