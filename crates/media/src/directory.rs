@@ -5,15 +5,15 @@
 //! here; the name `lock` is the owner's note alone; opening to read changes no time stamp where we may ask for that.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::descriptor::Descriptor;
-use crate::{Access, Allocation, Error, PAGE, Result, extents, owner};
+use crate::{Access, Allocation, Error, PAGE, Result, extents, files, owner};
 
 pub(crate) const LOCK: &str = "lock";
 
@@ -259,8 +259,10 @@ pub(crate) fn reserve(file: &File, location: &str, off: u64, len: u64) -> Result
 /// clones where that was not written yet.
 pub(crate) fn is_provided(file: &File, len: u64) -> bool {
     if lives_in_memory(file) {
-        // Without looking at each page: there is no space but for pages.
-        return file.metadata().is_ok_and(|status| status.blocks() * 512 >= len);
+        // Without looking at each page: there is no space but for pages. Those behind may all have it.
+        let behind =
+            |status: &Metadata| files::next_data(file.as_fd(), len).map_or(0, |data| status.len() - data.min(status.len()));
+        return file.metadata().is_ok_and(|status| status.blocks() * 512 >= len + behind(&status));
     }
     // SAFETY: numbers only. The position of this file is used by nobody.
     let hole = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_HOLE) };
@@ -393,6 +395,21 @@ mod tests {
             for path in ["a/b/pool", "a/b", "a", "."] {
                 assert!(synced.contains(&inode(&root.path().join(path))), "{path} was not synced");
             }
+        }
+    }
+
+    /// The space behind the first bytes is no space of theirs.
+    #[test]
+    fn a_hole_is_found_whatever_lies_behind() {
+        for place in ["/dev/shm", "."] {
+            let Ok(file) = tempfile::tempfile_in(place) else { continue };
+            file.set_len(72 << 10).unwrap();
+            file.write_all_at(&[1; 56 << 10], 8 << 10).unwrap();
+            file.write_all_at(&[1; 8 << 10], 64 << 10).unwrap();
+            assert!(!is_provided(&file, 64 << 10), "{place}");
+            file.write_all_at(&[1; 8 << 10], 0).unwrap();
+            file.sync_all().unwrap();
+            assert!(is_provided(&file, 64 << 10), "{place}");
         }
     }
 }

@@ -111,9 +111,25 @@ impl Engine {
         self.check_failed()?;
         let Some(rounds) = rounds.as_mut() else { return Ok(()) };
         if self.checkpointer == Checkpointer::Process {
+            self.answer_attached()?;
             return self.stand_in(rounds);
         }
         rounds.round(&self.control).inspect_err(|e| self.poison(e.to_string()))?;
+        Ok(())
+    }
+
+    /// Syncs image and log for a checkpointer that comes, by descriptors that are older than all that an earlier one did: a sync of
+    /// that one which failed is told to these, too, and not to the new one's. Its pages may still be in the cache, and
+    /// would never be written again.
+    fn answer_attached(&self) -> Result<()> {
+        let attached = self.control.attached.load(Acquire);
+        if attached == self.control.synced.load(Relaxed) {
+            return Ok(());
+        }
+        let synced = self.heap.image().fence().map_err(towa_heap::Error::from).and_then(|()| self.heap.lanes().fence());
+        synced.inspect_err(|e| self.poison(e.to_string()))?;
+        self.control.synced.store(attached, Release);
+        control::wake(&self.control.synced);
         Ok(())
     }
 

@@ -87,6 +87,10 @@ pub(crate) struct Control {
     pub stop: AtomicU32,
     /// How many sleep until there is work: the checkpointer, and the thread that stands in for a separate one.
     pub asleep: AtomicU32,
+    /// How many separate checkpointers have come. The owner syncs its files for each.
+    pub attached: AtomicU32,
+    /// The owner has synced its files since so many had come; a checkpointer that comes sleeps on it.
+    pub synced: AtomicU32,
     /// Newest timestamp that the image holds durably.
     pub applied: AtomicU64,
     /// Of each lane a bit: transactions under versions have run there.
@@ -95,7 +99,7 @@ pub(crate) struct Control {
 }
 
 /// What a finished control block begins with.
-pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL2");
+pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"TCONTRL3");
 
 /// A control block, of this process alone or shared with another.
 #[derive(Debug)]

@@ -36,6 +36,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at whether the other side lives.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Why a checkpointer is not let in.
+const NOT_OPEN: &str =
+    "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
+const CLOSING: &str = "its program is about to close it, or it failed";
+
 /// The owner's control block for a separate checkpointer; the way to it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Meeting {
@@ -174,24 +179,22 @@ impl SeparateCheckpointer {
             return Err(towa_heap::Error::WrongDoor { pool: medium.location(), found, wanted }.into());
         }
         let usage = |what: &str| Error::Usage(format!("{}: {what}", medium.location()));
-        let not_open =
-            "no program has this pool open with a separate checkpointer (option `Checkpointer::Process`); start it first";
         let found = place::call(medium)?.filter(|(control, _)| control.magic.load(Acquire) == CONTROL_MAGIC);
-        let (control, line) = found.ok_or_else(|| usage(not_open))?;
-        let closing = || usage("its program is about to close it");
+        let (control, line) = found.ok_or_else(|| usage(NOT_OPEN))?;
         if control.stop.load(Acquire) != 0 {
-            return Err(closing());
+            return Err(usage(CLOSING));
         }
         let lock = lock_beside(medium, &control)?;
         // The pool's next owner takes the lock before it writes anything. So if this owner lives, that has not
         // happened, and waits from here on.
         if !line.is_open() {
-            return Err(usage(not_open));
+            return Err(usage(NOT_OPEN));
         }
         // An owner that closes the pool waits until it has the lock, after it has said so here.
         if control.stop.load(Acquire) != 0 {
-            return Err(closing());
+            return Err(usage(CLOSING));
         }
+        await_owner(&control, &line).map_err(usage)?;
         let replayer = Replayer::attach(medium)?;
         if replayer.generation() != control.generation.load(Acquire) {
             return Err(usage("it was reopened meanwhile; try again"));
@@ -233,6 +236,28 @@ impl SeparateCheckpointer {
             }
             self.control.asleep.fetch_sub(1, SeqCst);
         }
+    }
+}
+
+/// Waits until the owner has synced its files, with the lock of the image. So nothing is left of what an earlier checkpointer wrote and could not sync.
+fn await_owner(control: &Control, line: &Line) -> std::result::Result<(), &'static str> {
+    let (began, mine) = (Instant::now(), control.attached.fetch_add(1, AcqRel) + 1);
+    loop {
+        control.request();
+        let synced = control.synced.load(Acquire);
+        if synced.wrapping_sub(mine) as i32 >= 0 {
+            return Ok(());
+        }
+        if control.stop.load(Acquire) != 0 {
+            return Err(CLOSING);
+        }
+        if !line.is_open() {
+            return Err(NOT_OPEN);
+        }
+        if began.elapsed() > PATIENCE {
+            return Err("its program does not answer (is it stopped?); let it go on, and try again");
+        }
+        control::wait(&control.synced, synced, LOOK);
     }
 }
 

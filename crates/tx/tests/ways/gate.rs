@@ -4,12 +4,14 @@
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use towa_media::{Access, Allocation, Counters, Durability, Guarantee, Kind, Lock, Medium, RamMedium, Region, Result};
+use towa_media::{Access, Allocation, Counters, Durability, Error, Guarantee, Kind, Lock, Medium, RamMedium, Region, Result};
 
 thread_local! {
     /// Fences of the log by this thread wait at the gate.
@@ -21,6 +23,8 @@ thread_local! {
 pub struct Gate {
     is_open: AtomicBool,
     waiting: AtomicU64,
+    /// Syncs of this region fail.
+    fails: Mutex<Option<&'static str>>,
 }
 
 impl Gate {
@@ -43,6 +47,11 @@ impl Gate {
         self.is_open.store(true, Release);
     }
 
+    /// From now on each sync of this region fails.
+    pub fn fail(&self, name: &'static str) {
+        *self.fails.lock().unwrap() = Some(name);
+    }
+
     fn pass(&self) {
         if !IS_HELD.get() {
             return;
@@ -63,7 +72,7 @@ impl Drop for Opens<'_> {
     }
 }
 
-/// Memory whose log has a gate.
+/// Memory whose log has a gate, and whose syncs can fail.
 #[derive(Debug)]
 pub struct Gated {
     inner: Arc<RamMedium>,
@@ -71,18 +80,24 @@ pub struct Gated {
 }
 
 impl Gated {
+    pub fn in_dir(path: &Path) -> (Gated, Arc<Gate>) {
+        let gate = Arc::new(Gate::default());
+        (Gated { inner: RamMedium::open(path, false, None).unwrap(), gate: Arc::clone(&gate) }, gate)
+    }
+
     pub fn anonymous() -> (Gated, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
         (Gated { inner: RamMedium::anonymous(), gate: Arc::clone(&gate) }, gate)
     }
 
     fn region(&self, name: &str, region: Arc<dyn Region>) -> Arc<dyn Region> {
-        if name.starts_with("log") { Arc::new(Log { region, gate: Arc::clone(&self.gate) }) } else { region }
+        Arc::new(Part { name: name.into(), region, gate: Arc::clone(&self.gate) })
     }
 }
 
 #[derive(Debug)]
-struct Log {
+struct Part {
+    name: String,
     region: Arc<dyn Region>,
     gate: Arc<Gate>,
 }
@@ -100,6 +115,9 @@ unsafe impl Medium for Gated {
     }
     fn location(&self) -> String {
         self.inner.location()
+    }
+    fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.directory()
     }
     fn create(&self, name: &str, len: u64, allocation: Allocation) -> Result<Arc<dyn Region>> {
         Ok(self.region(name, self.inner.create(name, len, allocation)?))
@@ -122,13 +140,16 @@ unsafe impl Medium for Gated {
     fn lock(&self) -> Result<Box<dyn Lock>> {
         self.inner.lock()
     }
+    fn lock_file(&self, name: &str, patience: Duration, whose: &str) -> Result<Box<dyn Lock>> {
+        self.inner.lock_file(name, patience, whose)
+    }
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }
 }
 
 // SAFETY: all of it is that of the region behind it, later.
-unsafe impl Region for Log {
+unsafe impl Region for Part {
     fn len(&self) -> u64 {
         self.region.len()
     }
@@ -145,7 +166,13 @@ unsafe impl Region for Log {
         self.region.stream(off, bytes)
     }
     fn fence(&self) -> Result<()> {
-        self.gate.pass();
+        if self.name == "log" {
+            self.gate.pass();
+        }
+        if self.gate.fails.lock().unwrap().is_some_and(|name| name == self.name) {
+            let location = self.name.clone();
+            return Err(Error::Io { location, doing: "syncing", source: std::io::Error::other("the device failed") });
+        }
         self.region.fence()
     }
     fn reserve(&self, off: u64, len: u64) -> Result<()> {

@@ -118,7 +118,7 @@ public final class DurableGraph {
             return false;
         }
         try (java.nio.channels.FileChannel file = java.nio.channels.FileChannel.open(path)) {
-            return file.size() > 0 && Superblock.read(file, path.toString()).ready;
+            return !Superblock.isUnmade(file) && Superblock.read(file, path.toString()).ready;
         } catch (java.io.IOException e) {
             throw new PoolException(Reason.IO, path + ": " + e.getMessage(), e);
         }

@@ -5,6 +5,7 @@ import io.towa.PoolException.Reason;
 import io.towa.medium.SystemCalls;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
+import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
@@ -36,9 +37,13 @@ final class OwnFile {
 
     private OwnFile() {}
 
-    /** Makes an empty file that this user alone can read and write, where nothing is. */
-    static void make(Path at) throws IOException {
-        Files.newByteChannel(at, Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE), OWNER_ONLY).close();
+    /** Makes an empty file that this user alone can read and write, unless another process has just made one. */
+    static void makeUnlessThere(Path at) throws IOException {
+        try {
+            Files.newByteChannel(at, Set.of(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE), OWNER_ONLY).close();
+        } catch (FileAlreadyExistsException e) {
+            // It is looked at as any other.
+        }
     }
 
     /**

@@ -66,7 +66,7 @@ public final class PoolFile implements AutoCloseable {
             boolean exists = Files.exists(given);
             OwnFile.checkLink(given);
             if (!exists) {
-                OwnFile.make(given);
+                OwnFile.makeUnlessThere(given);
             } else if (!Files.isRegularFile(given)) {
                 throw new PoolException(Reason.FOREIGN, name + ": not a file; a pool of the Java door is one file");
             }
@@ -80,7 +80,7 @@ public final class PoolFile implements AutoCloseable {
             Disk data = new Disk.Channel(channel);
             beside = openLog();
             Disk found = beside == null ? null : new Disk.Channel(beside);
-            superblock = channel.size() == 0 ? new Superblock() : Opening.superblock(name, data, found, roundUp(capacity));
+            superblock = Superblock.isUnmade(channel) ? new Superblock() : Opening.superblock(name, data, found, roundUp(capacity));
             fresh = !superblock.ready;
             wasClean = superblock.clean;
             if (fresh) {
@@ -444,9 +444,9 @@ public final class PoolFile implements AutoCloseable {
         end(true);
     }
 
-    /** As {@link #close} after an opening that came to nothing: the pool is as the next opening may find it, and clean only if it was and nothing was committed. */
+    /** As {@link #close} after an opening that came to nothing: the pool is as the next opening may find it, and clean only if it was and no commit was begun: one that failed may be whole on the device. */
     public void abandon() {
-        end(wasClean && (redo == null ? Nvm.getLong(Layout.UNDO) == Layout.NONE : redo.number() == redo.first()));
+        end(wasClean && (redo == null ? Nvm.getLong(Layout.UNDO) == Layout.NONE : redo.untouched()));
     }
 
     /**

@@ -57,6 +57,8 @@ final class RedoLog {
     /** Header and page numbers of the commit that is being written. */
     private ByteBuffer head;
     private long next;
+    /** Something of a commit was written here by this opening, whether or not it came to its end. */
+    private boolean written;
 
     RedoLog(Disk log, long uuidHigh, long uuidLow) {
         this.log = log;
@@ -80,6 +82,11 @@ final class RedoLog {
         return number;
     }
 
+    /** Whether this opening has begun no commit, so that the pool needs no log. */
+    boolean untouched() {
+        return !written;
+    }
+
     int pages() {
         return pages;
     }
@@ -95,6 +102,7 @@ final class RedoLog {
         number = at;
         pages = 0;
         whole = false;
+        written = false;
         ByteBuffer h = ByteBuffer.allocate(2 * PAGE).order(ByteOrder.LITTLE_ENDIAN);
         h.putLong(0, MAGIC).putInt(8, VERSION).putInt(12, PAGE).putLong(16, uuidHigh).putLong(24, uuidLow).putLong(32, stamp).putLong(40, first);
         h.putLong(OWNER_SUM, sumOf(h, OWNER_SUM));
@@ -121,6 +129,7 @@ final class RedoLog {
         sum.update(content.duplicate());
         long at = next;
         next += content.remaining();
+        written = true;
         log.write(content.duplicate(), at);
     }
 

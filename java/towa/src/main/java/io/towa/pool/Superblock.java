@@ -37,6 +37,28 @@ public final class Superblock {
     /** Of the last opening for commits: its log bears the same. */
     public long stamp;
 
+    /** Whether a file holds nothing, or the zeros that a creation which was stopped left before the first superblock. */
+    public static boolean isUnmade(FileChannel file) throws IOException {
+        long size = file.size();
+        if (size > Layout.HEAP) {
+            return false;
+        }
+        ByteBuffer all = ByteBuffer.allocate((int) size);
+        while (all.hasRemaining() && file.read(all, all.position()) > 0) {
+            // a part came
+        }
+        return zeros(all.array());
+    }
+
+    private static boolean zeros(byte[] bytes) {
+        for (byte b : bytes) {
+            if (b != 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     /** As {@link #read(Disk, String)}. */
     public static Superblock read(FileChannel file, String name) throws IOException {
         return read(new Disk.Channel(file), name);

@@ -144,4 +144,38 @@ class CommitterTest {
         Nvm.putLong((1L << 40) - 8, 5);
         p.close();
     }
+
+    /** Its sync failed, and all of it is on the device: a pool that is closed without it must still need its log. */
+    @Test
+    void aFirstCommitThatFailedIsNotLeftBesideACleanPool() throws Exception {
+        open(Durability.PROCESS).close();
+        PoolFile p = open(Durability.POWER);
+        Nvm.putLong(100_000, 1);
+        int[] pages = {100_000 / 4096};
+        p.log().begin(pages);
+        java.nio.ByteBuffer page = java.nio.ByteBuffer.allocateDirect(4096).order(java.nio.ByteOrder.LITTLE_ENDIAN);
+        p.log().append(page.putLong(100_000 % 4096, 1));
+        p.abandon();
+        assertTrue(Files.exists(dir.resolve("p.log")), "the pool was called clean");
+        p = open(Durability.POWER);
+        assertEquals(0, Nvm.getLong(100_000));
+        p.close();
+    }
+
+    /** A kill or a full disk ends a creation before the first superblock. */
+    @Test
+    void aCreationThatWasStoppedIsMadeAnew() throws Exception {
+        for (int bytes : new int[] {0, 1, 4096, 65536}) {
+            Files.deleteIfExists(dir.resolve("p"));
+            Files.write(dir.resolve("p"), new byte[bytes]);
+            Files.setPosixFilePermissions(dir.resolve("p"), java.nio.file.attribute.PosixFilePermissions.fromString("rw-------"));
+            assertFalse(io.towa.graph.DurableGraph.holdsData(dir.resolve("p")));
+            open(Durability.PROCESS).close();
+            assertTrue(io.towa.graph.DurableGraph.holdsData(dir.resolve("p")));
+        }
+        byte[] used = new byte[4096];
+        used[4000] = 1;
+        Files.write(dir.resolve("p"), used);
+        assertThrows(PoolException.class, () -> open(Durability.PROCESS));
+    }
 }
