@@ -243,8 +243,12 @@ fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock, made
     Stamp::of_new_file(&sb, names::LOG).write(&*log)?;
     log.fence()?;
     medium.sync_names()?;
-    medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK)?;
-    made.push(names::SUPERBLOCK);
+    let renamed = medium.rename(names::SUPERBLOCK_NEW, names::SUPERBLOCK);
+    // Some network file systems rename, and then report an error.
+    if renamed.is_ok() || !medium.exists(names::SUPERBLOCK_NEW)? {
+        made.push(names::SUPERBLOCK);
+    }
+    renamed?;
     medium.sync_names()?;
     Ok(sb)
 }

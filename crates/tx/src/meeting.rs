@@ -255,7 +255,9 @@ fn await_owner(control: &Control, line: &Line) -> std::result::Result<(), &'stat
             return Err(NOT_OPEN);
         }
         if began.elapsed() > PATIENCE {
-            return Err("its program does not answer (is it stopped?); let it go on, and try again");
+            return Err(
+                "its program does not answer: it is stopped, or still writes what an earlier checkpointer left; let it go on, and try again",
+            );
         }
         control::wait(&control.synced, synced, LOOK);
     }

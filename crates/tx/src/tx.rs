@@ -240,6 +240,8 @@ impl Tx<'_> {
     /// There is no live block at `a`, or this transaction freed it already.
     pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
         self.software()?;
+        // The header says whether the block is live: a word that no version guards, written by who allocated or freed the block.
+        self.core.plain = true;
         self.core.depend_on_writer(a);
         if !self.core.is_live(a) {
             // Block headers are not in the read set. If what was read is out of date, another transaction may have

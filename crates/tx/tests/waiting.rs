@@ -252,6 +252,43 @@ fn guarded_words_below_a_root_are_durable_after_it() {
     }
 }
 
+/// A block that a transaction on guarded words allocated, which stamps no lines, is freed by its address.
+#[test]
+fn a_block_is_freed_when_its_allocation_is_durable() {
+    for tm in ways() {
+        for in_software in [false, true] {
+            let (pool, gate) = pool(tm);
+            let guard = words(&mut pool.register().unwrap(), 64);
+            thread::scope(|scope| {
+                let _opens = Opens(&gate);
+                let (pool, held) = (&pool, &gate);
+                let allocates = beside(scope, move || {
+                    let body = |tx: &mut Tx<'_>| {
+                        tx.read_version(guard)?;
+                        let block = tx.alloc(64)?;
+                        tx.write_guarded(guard + 64, block)?;
+                        tx.touch(guard)
+                    };
+                    let mut thread = pool.register().unwrap();
+                    let done =
+                        || if in_software { thread.transaction_software(body) } else { thread.transaction_guarded_software(body) };
+                    held.hold(done).unwrap();
+                });
+                gate.await_held(1);
+                let mut thread = pool.register().unwrap();
+                let block = thread.load(guard + 64);
+                assert_ne!(block, 0);
+                let frees = beside(scope, move || thread.transaction(|tx| tx.free(block)).unwrap());
+                assert!(frees.recv_timeout(2 * SOON).is_err(), "{tm:?}: freed durably, and its allocation is not durable");
+                gate.open();
+                allocates.recv().unwrap();
+                frees.recv().unwrap();
+                assert!(pool.check_blocks().is_ok());
+            });
+        }
+    }
+}
+
 /// That a block was freed is an answer, too.
 #[test]
 fn a_block_that_was_freed_is_refused_when_that_is_durable() {

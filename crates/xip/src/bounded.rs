@@ -27,13 +27,18 @@ pub fn output(command: &mut Command) -> io::Result<Output> {
 fn output_within(command: &mut Command, patience: Duration) -> io::Result<Output> {
     let mut child = command.spawn()?;
     let (stdout, stderr) = (child.stdout.take().map(beginning), child.stderr.take().map(beginning));
-    let status = match wait(&mut child, patience)? {
-        Some(status) => status,
-        None => {
+    let status = match wait(&mut child, patience) {
+        Ok(Some(status)) => status,
+        Ok(None) => {
             child.kill()?;
             wait(&mut child, patience)?;
             let why = format!("it did not end within {} s, and was killed", patience.as_secs_f32());
             return Err(io::Error::new(ErrorKind::TimedOut, why));
+        }
+        Err(e) => {
+            child.kill()?;
+            child.wait()?;
+            return Err(e);
         }
     };
     let taken = |pipe: Option<Receiver<Vec<u8>>>| {

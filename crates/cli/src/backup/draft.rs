@@ -86,7 +86,7 @@ impl Draft {
         Path::new(&format!("/proc/self/fd/{}", self.opened.directory.as_raw_fd())).join(COPY)
     }
 
-    /// Makes the copy's directory.
+    /// Makes the copy's directory, and opens it.
     pub fn make_pool_directory(&self) -> Result<Arc<dyn Medium>> {
         let (name, directory) = (c_name(COPY), &self.opened.directory);
         // SAFETY: the name is NUL-terminated, the descriptor is open.
@@ -145,6 +145,11 @@ impl Opened {
             }
             let directory = open_at(&above, &c_name(&name), libc::O_RDONLY | libc::O_DIRECTORY)?;
             let marker = open_at(&directory, &c_name(MARKER), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+            // Not this user's number: a network file system may give root's files another owner.
+            if directory.metadata()?.uid() != marker.metadata()?.uid() {
+                unlink_at(&directory, &c_name(MARKER), 0)?;
+                return Err(io::Error::other("another user has put a directory in the place of the one that was made"));
+            }
             let path = parent.join(&name);
             let mut opened = Opened { parent: above, name, directory, marker };
             if let Err(e) = opened.mark() {

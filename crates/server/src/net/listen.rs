@@ -130,7 +130,7 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
 fn bind_unix(path: &Path, mode: u32) -> Result<Listener> {
     let name = path.display();
     let place = Place::of(path).map_err(io(format!("look at the directory of {name}")))?;
-    if let Ok(old) = place.status() {
+    if let Ok(old) = place.open() {
         remove_dead(&place, &old)?;
     }
     let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
@@ -168,13 +168,18 @@ impl Place {
         std::fs::symlink_metadata(self.there())
     }
 
+    /// The file there, whatever its type, and not what a link leads to. While it is open no other file gets its number.
+    fn open(&self) -> io::Result<File> {
+        File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(self.there())
+    }
+
     fn remove(&self) -> io::Result<()> {
         std::fs::remove_file(self.there())
     }
 
     /// Gives the socket the permissions that the umask took away; gives its device and number. A link there is not followed.
     fn complete(&self, mode: u32) -> io::Result<(u64, u64)> {
-        let file = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(self.there())?;
+        let file = self.open()?;
         let status = file.metadata()?;
         if !status.file_type().is_socket() {
             return Err(io::Error::other("another process has replaced it"));
@@ -184,6 +189,21 @@ impl Place {
             std::fs::set_permissions(name, std::fs::Permissions::from_mode(mode))?;
         }
         Ok((status.dev(), status.ino()))
+    }
+
+    /// Connects to the socket, without waiting for one that takes no more clients. One that is bound and not yet
+    /// listened on refuses as a dead one does: so a server that is just starting gets a little time.
+    fn connect_to_listener(&self) -> io::Result<()> {
+        // A path can fit into an address that the way by the descriptor does not fit into.
+        let there = self.there();
+        let there = if address_of(&there).is_ok() { &there } else { &self.path };
+        for _ in 0..LOOKS {
+            match connect_now(there) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::thread::sleep(BETWEEN_LOOKS),
+                other => return other,
+            }
+        }
+        connect_now(there)
     }
 
     /// Renames what is there to a name that no other process can know; gives that name.
@@ -202,9 +222,10 @@ impl Place {
     }
 }
 
-/// Removes the socket that a dead server of this user left at this place, with status `old`; anything else is not ours.
-fn remove_dead(place: &Place, old: &Metadata) -> Result<()> {
+/// Removes `old`, the socket that a dead server of this user left at this place; anything else is not ours.
+fn remove_dead(place: &Place, old: &File) -> Result<()> {
     let name = place.path.display();
+    let old = old.metadata().map_err(io(format!("look at {name}")))?;
     let refuse = |what: &str| Err(Error::Config(format!("{name} {what}, or give -s another path")));
     if !old.file_type().is_socket() {
         return refuse("is there and is no socket; remove it");
@@ -214,7 +235,7 @@ fn remove_dead(place: &Place, old: &Metadata) -> Result<()> {
         return refuse(&format!("is a socket of user {}; remove it", old.uid()));
     }
     // Only a refusal says that nothing listens: a socket of another type, or one that this user may not use, is somebody's.
-    match connect_to_listener(&place.there()) {
+    match place.connect_to_listener() {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() != ErrorKind::WouldBlock => {
@@ -242,18 +263,6 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     // SAFETY: both names are NUL-terminated.
     checked(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::RENAME_NOREPLACE) })
         .map(drop)
-}
-
-/// Connects to the socket, without waiting for one that takes no more clients. One that is bound and not yet listened on refuses as a dead one does:
-/// so a server that is just starting gets a little time.
-fn connect_to_listener(path: &Path) -> io::Result<()> {
-    for _ in 0..LOOKS {
-        match connect_now(path) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::thread::sleep(BETWEEN_LOOKS),
-            other => return other,
-        }
-    }
-    connect_now(path)
 }
 
 fn connect_now(path: &Path) -> io::Result<()> {
@@ -418,12 +427,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let old = std::fs::symlink_metadata(&path).unwrap();
-        std::fs::rename(&path, dir.path().join("old")).unwrap();
+        let place = Place::of(&path).unwrap();
+        let old = place.open().unwrap();
+        std::fs::remove_file(&path).unwrap();
         // Dead, too, so that only its number tells.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        assert!(remove_dead(&Place::of(&path).unwrap(), &old).is_err_and(|error| error.to_string().contains("has just begun")));
-        assert!(path.exists() && std::fs::read_dir(dir.path()).unwrap().count() == 2);
+        assert!(remove_dead(&place, &old).is_err_and(|error| error.to_string().contains("has just begun")));
+        assert!(path.exists() && std::fs::read_dir(dir.path()).unwrap().count() == 1);
     }
 
     /// The directory's path leads to another user's directory by the time that the server sets permissions, and when it ends.
@@ -443,5 +453,14 @@ mod tests {
         drop(listener);
         assert!(other.join("s").exists() && !dir.path().join("moved/s").exists());
         drop(victim);
+    }
+
+    #[test]
+    fn a_stale_socket_with_a_long_name_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = 107 - dir.path().as_os_str().len() - 1;
+        let path = dir.path().join("x".repeat(left));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        bind_unix(&path, 0o700).unwrap();
     }
 }

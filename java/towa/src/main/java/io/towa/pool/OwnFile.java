@@ -12,6 +12,7 @@ import java.nio.file.NoSuchFileException;
 import java.nio.file.OpenOption;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Arrays;
@@ -108,6 +109,19 @@ final class OwnFile {
         int owner = (int) Files.getAttribute(at, "unix:uid", LinkOption.NOFOLLOW_LINKS);
         if (!isTrusted(owner, SystemCalls.user(), System.getenv(TRUSTED))) {
             throw refused(at.toString(), "is a link that user " + owner + " made, who is not the user that opens it", "give the name of the file itself");
+        }
+    }
+
+    /**
+     * Refuses to go on with a file that the name did not lead to without another user's link: between the first look at the name and the opening, it may
+     * have led elsewhere.
+     *
+     * @param key device and number of the open file
+     */
+    static void checkLed(Path at, Object key) throws IOException {
+        checkLink(at);
+        if (!key.equals(Files.readAttributes(at, BasicFileAttributes.class).fileKey())) {
+            throw new PoolException(Reason.IO, at + ": led to another file a moment ago; open it again");
         }
     }
 

@@ -77,6 +77,7 @@ public final class PoolFile implements AutoCloseable {
             channel = uninterruptible(file.getChannel());
             lock();
             fileKey = key(OwnFile.wayTo(descriptor(), path));
+            OwnFile.checkLed(given, fileKey);
             Disk data = new Disk.Channel(channel);
             beside = openLog();
             Disk found = beside == null ? null : new Disk.Channel(beside);

@@ -147,6 +147,20 @@ class OwnFileTest {
     }
 
     @Test
+    void aLinkThatCameBetweenTheLookAndTheOpeningIsRefused() throws Exception {
+        Path opened = mode(Files.createFile(dir.resolve("other")), "rw-------");
+        Object key = Files.readAttributes(opened, java.nio.file.attribute.BasicFileAttributes.class).fileKey();
+        mode(Files.createFile(file()), "rw-------");
+        assertThrows(PoolException.class, () -> OwnFile.checkLed(file(), key));
+        Files.delete(file());
+        Files.createSymbolicLink(file(), opened);
+        OwnFile.checkLed(file(), key);
+        mustBeRoot();
+        Files.setAttribute(file(), "unix:uid", STRANGER, LinkOption.NOFOLLOW_LINKS);
+        assertThrows(PoolException.class, () -> OwnFile.checkLed(file(), key));
+    }
+
+    @Test
     void whoseAFileMayBe() {
         int file = 0100600;
         for (int owner : new int[] {0, 1000, 7, 8}) {
