@@ -39,8 +39,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         if level > LEVELS_MAX {
             return Err(self.damaged(format!("the root has level {level}")));
         }
-        // One that is being destroyed may have no node any more.
-        if root != 0 || seen.thread.load(self.header + header::DESTROYED) == 0 {
+        if !self.has_lost_all_nodes(&seen.thread) {
             seen.node(root, level, None, None)?;
         }
         for (list, level, what) in [(header::FREE_LEAVES, 0, "a free leaf"), (header::FREE_INNERS, 1, "a free inner node")] {

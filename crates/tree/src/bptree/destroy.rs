@@ -14,7 +14,10 @@
 //! included. So these run when a tree is opened or closed, alone, while nothing else in this process (which owns the
 //! pool) has it open.
 //!
-//! Each step is one transaction that frees a bounded number of blocks. Stopping after each is safe:
+//! Each step is one transaction that frees a bounded number of blocks. It is over (where commits are strict: durable)
+//! before a session begins, so no session must wait for it: steps stamp no version.
+//!
+//! Stopping after each is safe:
 //! - of the free lists, what was taken out is free, and the rest is a list as before;
 //! - after 1, and after each step of 2, the tree is whole, with fewer keys: an inner node has one child at least,
 //!   and what leads to a block is cut in the transaction that frees it. The mark keeps programs from taking it for the
@@ -48,11 +51,6 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     /// [`Error::InUse`]: this program has it open. [`Error::Mismatch`]: as for [`open`](Self::open). If the pool
     /// fails meanwhile, a part of the tree may be gone; once the pool was opened again, this goes on.
     pub fn destroy(pool: &Pool, name: &str) -> Result<()> {
-        Self::destroy_by(pool, name, usize::MAX)
-    }
-
-    /// [`destroy`](Self::destroy) that ends after so many steps of 2, as a process may.
-    fn destroy_by(pool: &Pool, name: &str, most: usize) -> Result<()> {
         let hold = pool.hold_root(name);
         let entered = hold.enter();
         if !entered.is_only() {
@@ -62,11 +60,7 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
         let (mut thread, at) = Self::find(pool, name)?;
         let tree = Self::at(pool, pool.hold_root(name), at);
         tree.change(&mut thread, |tx| tx.write(at + header::DESTROYED, 1))?;
-        for done in 0.. {
-            if done == most {
-                return Ok(());
-            }
-            let Some(step) = tree.cut(&thread)? else { break };
+        while let Some(step) = tree.cut(&thread)? {
             tree.take(&mut thread, &step)?;
         }
         tree.give_back_free_nodes(&mut thread)?;
@@ -116,6 +110,11 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
             }
         }
         Ok(())
+    }
+
+    /// Whether the tree was being destroyed, and no node of it was left.
+    pub(super) fn has_lost_all_nodes(&self, thread: &Thread) -> bool {
+        thread.load(self.header + header::ROOT) == 0 && thread.load(self.header + header::DESTROYED) != 0
     }
 
     /// The next step that makes the tree smaller; `None`: it has no node any more.
@@ -201,8 +200,6 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     fn take(&self, thread: &mut Thread, step: &Step) -> Result<()> {
         let blocks: Vec<Addr> = step.frees.iter().map(|at| self.block_of(*at)).collect::<Result<_>>()?;
         self.change(thread, |tx| {
-            // Sessions that come later read the words that change under this version.
-            tx.touch(self.header + header::VERSION)?;
             step.writes.iter().try_for_each(|&(at, word)| tx.write(at, word))?;
             blocks.iter().try_for_each(|block| tx.free(*block))
         })
@@ -228,54 +225,11 @@ mod tests {
     use towa_tx::Options;
 
     use super::*;
-    use crate::map::{OrderedMap, Session};
+    use crate::bptree::layout::aligned;
+    use crate::map::Session;
 
     fn options() -> Options {
         Options { heap_len: 2 << 20, lanes: 2, lane_len: 64 << 10, medium: Some(towa_media::Kind::Ram), ..Options::default() }
-    }
-
-    /// Stops after each step of a destruction, opens the pool again, and goes on.
-    fn stop_after_each_step<K: Key + ?Sized>(key: impl Fn(u64) -> K::Owned) {
-        type Tree<K> = BpTree<K, 4, 4>;
-        let mut left = 85;
-        for stop in 0.. {
-            let dir = tempfile::tempdir().unwrap();
-            let pool = Pool::create(dir.path(), &options()).unwrap();
-            let tree = Tree::<K>::create(&pool, "tree").unwrap();
-            let mut session = tree.session().unwrap();
-            for n in 0..100 {
-                session.insert(std::borrow::Borrow::borrow(&key(n * 7 % 100)), n).unwrap();
-            }
-            for n in 40..55 {
-                session.remove(std::borrow::Borrow::borrow(&key(n))).unwrap();
-            }
-            drop(session);
-            drop(tree);
-            Tree::<K>::destroy_by(&pool, "tree", stop).unwrap();
-            let tree = Tree::<K>::look(&pool, "tree").unwrap();
-            tree.check().unwrap_or_else(|e| panic!("after {stop} steps: {e}"));
-            let is_empty = tree.thread().unwrap().load(tree.header + header::ROOT) == 0;
-            let now = if is_empty { 0 } else { tree.count().unwrap() };
-            assert!(now <= left, "no step adds keys");
-            left = now;
-            drop(tree);
-            pool.abandon();
-            let pool = Pool::open(dir.path(), &options()).unwrap();
-            let refused = Tree::<K>::open(&pool, "tree").unwrap_err().to_string();
-            assert!(refused.contains("was being destroyed"), "{refused}");
-            Tree::<K>::look(&pool, "tree").unwrap().check().unwrap_or_else(|e| panic!("opened after {stop} steps: {e}"));
-            Tree::<K>::destroy(&pool, "tree").unwrap();
-            assert_eq!((pool.root_names().len(), pool.check_blocks()), (0, Ok(0)), "after {stop} steps");
-            if left == 0 {
-                return;
-            }
-        }
-    }
-
-    #[test]
-    fn a_destruction_that_stops_after_any_step_goes_on() {
-        stop_after_each_step::<u64>(|n| n);
-        stop_after_each_step::<[u8]>(|n| format!("key {n:05}").into_bytes());
     }
 
     /// Where the heap says that a tree is, and there is none, that is damage.
@@ -288,5 +242,43 @@ mod tests {
         let found = BpTree::<u64>::open(&pool, "tree").unwrap_err();
         assert!(matches!(found, Error::Damaged { .. }), "{found}");
         assert!(crate::check_all(&pool).is_err());
+    }
+
+    /// A tree whose words were overwritten is called damaged, whichever step meets them: its destruction frees nothing of others.
+    #[test]
+    fn a_destruction_that_meets_damage_says_so() {
+        type Tree = BpTree<[u8], 4, 4>;
+        let pool = Pool::create_on(towa_media::RamMedium::anonymous(), &options()).unwrap();
+        let free_block = |pool: &Pool| {
+            let mut thread = pool.register().unwrap();
+            let block = thread.transaction(|tx| tx.alloc(1000)).unwrap();
+            thread.transaction(|tx| tx.free(block)).unwrap();
+            aligned(block)
+        };
+        /// Where, from the header on, which word is written; the last argument is the address of a free block.
+        type Damage = fn(&Tree, &Thread, Addr) -> (Addr, u64);
+        let overwrite: [Damage; 7] = [
+            |_, _, _| (header::ROOT, 8),
+            |_, _, free| (header::ROOT, free),
+            |_, _, _| (header::FREE_LEAVES, 8),
+            |_, _, free| (header::FREE_INNERS, free),
+            |tree, thread, _| (thread.load(tree.header + header::ROOT) + WORD_1 - tree.header, meta(u32::MAX as usize, 1)),
+            |tree, thread, _| (Shape::<4, 4>::CHILDREN + thread.load(tree.header + header::ROOT) - tree.header, 8),
+            |tree, thread, free| (KEYS + thread.load(tree.header + header::ROOT) - tree.header, free),
+        ];
+        for (nr, overwrite) in overwrite.iter().enumerate() {
+            let name = format!("tree {nr}");
+            let tree = Tree::create(&pool, &name).unwrap();
+            let mut session = tree.session().unwrap();
+            (0..6u64).for_each(|n| assert!(session.insert(&n.to_be_bytes(), n).unwrap()));
+            drop(session);
+            let mut thread = tree.thread().unwrap();
+            let (at, word) = overwrite(&tree, &thread, free_block(&pool));
+            tree.change(&mut thread, |tx| tx.write(tree.header.wrapping_add(at), word)).unwrap();
+            drop((tree, thread));
+            let found = Tree::destroy(&pool, &name).unwrap_err();
+            assert!(matches!(found, Error::Damaged { .. }), "{nr}: {found}");
+            assert!(pool.root(&name).is_some(), "{nr}");
+        }
     }
 }

@@ -61,6 +61,9 @@ impl<K: Key + ?Sized, const LEAF: usize, const INNER: usize> BpTree<K, LEAF, INN
     /// Number of keys, by the leaves' bitmaps.
     pub(super) fn count_leaves(&self) -> Result<u64> {
         let session = BpSession::new(self)?;
+        if self.has_lost_all_nodes(&session.thread) {
+            return Ok(0);
+        }
         let (_, mut range, entries) = session.leaf(Target::First)?;
         let mut count = entries.len() as u64;
         while let Some(high) = range.high {
