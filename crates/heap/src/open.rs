@@ -313,6 +313,10 @@ impl Found {
                 // On line media the superblock will say that the image goes as far as the log; on sync media that it goes as far as before.
                 let durable = if medium.durability() == Durability::Line { chain.end(sb).0 } else { sb.applied_epoch };
                 let reach = (0, durable.max(self.image_stamp.reach));
+                if sb.clean == 0 {
+                    // What was held in the cache when opening began: what is written into such a page, the stamp too, is lost.
+                    files.image.evict();
+                }
                 stamp::renew_unfenced(&**files.image, (sb.stamp, next.stamp), Some(reach))?;
                 if medium.durability() == Durability::Sync {
                     // Before the replay, for whose lines this fence would have to wait.

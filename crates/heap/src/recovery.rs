@@ -173,10 +173,9 @@ pub(crate) fn replay(log_region: &dyn Region, log: &Log, image: &dyn Region, cha
     }
     if !chain.commits.is_empty() || sb.clean == 0 {
         log_region.fence()?;
-        // What was held in the cache when opening began: the replay reads what the device has, and writes through new
-        // pages.
+        // What was held in the cache when opening began: the replay reads what the device has. (The image was let go of
+        // before its stamp was written.)
         log_region.evict();
-        image.evict();
     }
     let mut lines = 0;
     for c in &chain.commits {

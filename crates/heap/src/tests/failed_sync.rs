@@ -86,6 +86,7 @@ fn a_superblock_that_is_only_in_the_cache_never_was() {
     heap.apply(&[one], 1, &mut || ()).unwrap();
     kernel.fail(&[SUPERBLOCK], || heap.cut(&one).unwrap());
     drop(heap);
+    assert_eq!(verify(&kernel.apart(), Door::Epoch, &mut |_, _| ()).unwrap().image_epoch, 0);
     goes_on_from(&kernel, 1);
     let (kernel, one) = pool();
     let heap = open(&kernel.device).unwrap();
@@ -112,4 +113,21 @@ fn stamps_that_are_only_in_the_cache_never_were() {
         assert_eq!(kernel.left(), [name]);
         goes_on_from(&kernel, 1);
     }
+}
+
+/// The pages of the image, too, may be held by something else when opening begins: the replay must not write through them.
+#[test]
+fn lines_that_a_failed_sync_left_are_not_written_through() {
+    let (kernel, one) = pool();
+    let heap = open(&kernel.device).unwrap();
+    kernel.fail(&[IMAGE], || heap.apply(&[one], 1, &mut || ()).unwrap());
+    drop(heap);
+    assert_eq!(kernel.left(), [IMAGE]);
+    kernel.keep(3);
+    let heap = open_through(&kernel).unwrap();
+    heap.apply(&[one], 1, &mut || ()).unwrap();
+    heap.cut(&one).unwrap();
+    drop(heap);
+    // The cache is gone with the power.
+    assert_eq!(line_of(&open(&kernel.device).unwrap(), DATA), [1; LINE]);
 }

@@ -26,6 +26,8 @@ type Hook = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Kernel {
     pub device: SimMedium,
     state: Arc<Mutex<State>>,
+    /// When its files were made; 0: that is not known.
+    pub born: u64,
     pub before_names_change: Option<Hook>,
 }
 
@@ -38,7 +40,7 @@ struct State {
 
 impl Kernel {
     pub fn over(device: &SimMedium) -> Kernel {
-        Kernel { device: device.clone(), state: Arc::default(), before_names_change: None }
+        Kernel { device: device.clone(), state: Arc::default(), born: 0, before_names_change: None }
     }
 
     /// What a failed sync leaves of `act`: the device keeps the bytes that regions `names` had before, and what `act`
@@ -112,7 +114,7 @@ unsafe impl Medium for Kernel {
     }
     fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
         let (name, state) = (name.to_owned(), Arc::clone(&self.state));
-        Ok(Arc::new(Cached { below: self.device.open(&name, access)?, name, state }))
+        Ok(Arc::new(Cached { below: self.device.open(&name, access)?, name, state, born: self.born }))
     }
     fn exists(&self, name: &str) -> Result<bool> {
         self.device.exists(name)
@@ -140,6 +142,7 @@ struct Cached {
     below: Arc<dyn Region>,
     name: String,
     state: Arc<Mutex<State>>,
+    born: u64,
 }
 
 impl std::fmt::Debug for Cached {
@@ -213,6 +216,9 @@ unsafe impl Region for Cached {
     }
     fn bytes(&self) -> Option<NonNull<[u8]>> {
         None
+    }
+    fn birth(&self) -> Option<u64> {
+        (self.born != 0).then_some(self.born)
     }
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -1,5 +1,6 @@
 //! Pools by hand: epochs are written into the log line by line, without the doors above.
 
+mod accepted_copy;
 mod apply;
 mod creation;
 mod failed_sync;

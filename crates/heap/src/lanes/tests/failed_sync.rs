@@ -1,8 +1,12 @@
 //! What a failed sync left in the kernel's cache: records that an opening finds there, and lines of the image that a
 //! replayer left to the next one.
 
+use towa_media::Access;
+
 use super::*;
+use crate::lanes::Cut;
 use crate::names::{IMAGE, LOG};
+use crate::superblock::read_superblock;
 use crate::tests::kernel::Kernel;
 use crate::verify;
 
@@ -69,4 +73,44 @@ fn what_a_replayers_failed_sync_left_of_the_image_is_not_built_on() {
     drop(owner);
     let (heap, all) = (open(&kernel.device).unwrap(), [written(1)]);
     assert_eq!(Words::read(&heap, &all), Words::of(&all));
+}
+
+/// The pages of the image, too, may be held by something else when opening begins: the replay must not write through them.
+#[test]
+fn words_that_a_failed_sync_left_are_not_written_through() {
+    let medium = SimMedium::new(Model::File);
+    let owner = create(medium.clone());
+    owner.lanes().provide(0).unwrap();
+    let mut heads = vec![0; LANES as usize];
+    heads[0] = append(&owner, 0, &written(1));
+    let kernel = Kernel::over(&medium);
+    let apply = || _ = Replayer::attach(&kernel.device).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap();
+    kernel.fail(&[IMAGE, LOG], apply);
+    kernel.let_go_of_all_but(IMAGE);
+    drop(owner);
+    kernel.keep(3);
+    assert_eq!(open_through(&kernel).unwrap().recovery().records_replayed, 1);
+    let (heap, all) = (open(&kernel.device).unwrap(), [written(1)]);
+    assert_eq!(Words::read(&heap, &all), Words::of(&all));
+}
+
+/// A cut whose sync failed frees nothing: the next replayer makes one that is on the device.
+#[test]
+fn a_cut_that_is_only_in_the_cache_never_was() {
+    let medium = SimMedium::new(Model::File);
+    let owner = create(medium.clone());
+    owner.lanes().provide(0).unwrap();
+    let mut heads = vec![0; LANES as usize];
+    heads[0] = append(&owner, 0, &written(1));
+    let kernel = Kernel::over(&medium);
+    let apply = |medium: &dyn Medium| _ = Replayer::attach(medium).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap();
+    let tail_on_the_device = || {
+        let sb = read_superblock(&kernel.device, Door::Tx).unwrap();
+        let log = kernel.device.open(LOG, Access::ReadOnly).unwrap();
+        Cut::read(&*log, &sb).unwrap().unwrap().tails[0]
+    };
+    kernel.fail(&[LOG], || apply(&kernel.device));
+    assert_eq!((kernel.left(), tail_on_the_device()), (vec![LOG.to_owned()], 0));
+    apply(&kernel);
+    assert_eq!(tail_on_the_device(), heads[0]);
 }
