@@ -21,6 +21,9 @@ type Left = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
 /// Called with the name that is renamed or removed next.
 type Hook = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Called with the region that is read next, and where.
+type ReadHook = Arc<dyn Fn(&str, u64) + Send + Sync>;
+
 /// [`SimMedium`], the device, below a page cache.
 #[derive(Clone)]
 pub(crate) struct Kernel {
@@ -29,6 +32,7 @@ pub(crate) struct Kernel {
     /// When its files were made; 0: that is not known.
     pub born: u64,
     pub before_names_change: Option<Hook>,
+    pub before_read: Option<ReadHook>,
 }
 
 #[derive(Default)]
@@ -40,7 +44,7 @@ struct State {
 
 impl Kernel {
     pub fn over(device: &SimMedium) -> Kernel {
-        Kernel { device: device.clone(), state: Arc::default(), born: 0, before_names_change: None }
+        Kernel { device: device.clone(), state: Arc::default(), born: 0, before_names_change: None, before_read: None }
     }
 
     /// What a failed sync leaves of `act`: the device keeps the bytes that regions `names` had before, and what `act`
@@ -113,8 +117,8 @@ unsafe impl Medium for Kernel {
         self.device.create(name, len, allocation)
     }
     fn open(&self, name: &str, access: Access) -> Result<Arc<dyn Region>> {
-        let (name, state) = (name.to_owned(), Arc::clone(&self.state));
-        Ok(Arc::new(Cached { below: self.device.open(&name, access)?, name, state, born: self.born }))
+        let (name, state, before_read) = (name.to_owned(), Arc::clone(&self.state), self.before_read.clone());
+        Ok(Arc::new(Cached { below: self.device.open(&name, access)?, name, state, born: self.born, before_read }))
     }
     fn exists(&self, name: &str) -> Result<bool> {
         self.device.exists(name)
@@ -143,6 +147,7 @@ struct Cached {
     name: String,
     state: Arc<Mutex<State>>,
     born: u64,
+    before_read: Option<ReadHook>,
 }
 
 impl std::fmt::Debug for Cached {
@@ -175,6 +180,7 @@ unsafe impl Region for Cached {
         self.below.len()
     }
     fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
+        self.before_read.iter().for_each(|hook| hook(&self.name, off));
         self.below.read(off, into)?;
         self.each_part(off, into.len(), |at, len, kept| {
             kept.into_iter().for_each(|kept| into[(at - off) as usize..][..len].copy_from_slice(kept));

@@ -2,6 +2,7 @@
 
 mod accepted_copy;
 mod apply;
+mod backup;
 mod creation;
 mod failed_sync;
 mod failing_device;
