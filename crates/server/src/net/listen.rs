@@ -359,6 +359,10 @@ mod tests {
     fn a_socket_that_something_else_uses_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
+        // Connecting to a file is refused, too, as if a server had died.
+        std::fs::write(&path, "notes").unwrap();
+        refused(&path, "is no socket");
+        std::fs::remove_file(&path).unwrap();
         let datagram = UnixDatagram::bind(&path).unwrap();
         assert!(bind_unix(&path, 0o700).err().is_some_and(|error| error.to_string().contains("give -s another path")));
         assert!(path.exists());
@@ -413,6 +417,12 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         assert!(Place::of(&path).unwrap().complete(0o777).is_err());
+        assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+        // Nor does a link lead to a socket of another server.
+        let (victim, _others) = (dir.path().join("other"), listen_at(&dir.path().join("other"), 0o600).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(complete(&path, 0o777).is_err());
         assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
         let next = std::os::unix::net::UnixListener::bind(&path).unwrap();
