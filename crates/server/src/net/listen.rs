@@ -422,7 +422,7 @@ mod tests {
         let (victim, _others) = (dir.path().join("other"), listen_at(&dir.path().join("other"), 0o600).unwrap());
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&victim, &path).unwrap();
-        assert!(complete(&path, 0o777).is_err());
+        assert!(Place::of(&path).unwrap().complete(0o777).is_err());
         assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
         let next = std::os::unix::net::UnixListener::bind(&path).unwrap();
