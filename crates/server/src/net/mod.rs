@@ -19,6 +19,7 @@ mod connection;
 mod listen;
 mod slots;
 mod stream;
+mod unix_socket;
 mod worker;
 
 pub(crate) use accept::start as start_acceptor;
