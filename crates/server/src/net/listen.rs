@@ -3,13 +3,12 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 
 use mio::event::Source;
-use mio::net::{TcpListener, UnixListener};
+use mio::net::TcpListener;
 
 use super::stream::Stream;
-use super::unix_socket::{self, Place};
+use super::unix_socket::UnixSocket;
 use crate::config::Config;
 use crate::error::{Error, Result, io};
 
@@ -17,8 +16,8 @@ use crate::error::{Error, Result, io};
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// Unix; its file, which goes with it, and that file's device and number.
-    Unix(UnixListener, Place, (u64, u64)),
+    /// Unix.
+    Unix(UnixSocket),
 }
 
 impl Listener {
@@ -26,7 +25,7 @@ impl Listener {
     pub fn source(&mut self) -> &mut dyn Source {
         match self {
             Listener::Tcp(listener) => listener,
-            Listener::Unix(listener, ..) => listener,
+            Listener::Unix(socket) => &mut socket.listener,
         }
     }
 
@@ -34,25 +33,14 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Listener::Unix(listener, ..) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Unix(socket) => socket.listener.accept().map(|(stream, _)| Stream::Unix(stream)),
         }
     }
 
     fn fd(&self) -> RawFd {
         match self {
             Listener::Tcp(listener) => listener.as_raw_fd(),
-            Listener::Unix(listener, ..) => listener.as_raw_fd(),
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Another server's may have the name by now.
-        if let Listener::Unix(_, place, made) = self
-            && place.status().is_ok_and(|status| (status.dev(), status.ino()) == *made)
-        {
-            let _ = place.remove();
+            Listener::Unix(socket) => socket.listener.as_raw_fd(),
         }
     }
 }
@@ -65,8 +53,7 @@ impl Listeners {
     pub fn bind(config: &Config) -> Result<Listeners> {
         let mut listeners = Vec::new();
         if let Some(path) = &config.unix_socket {
-            let (listener, place, made) = unix_socket::bind(path, config.unix_socket_mode)?;
-            listeners.push(Listener::Unix(listener, place, made));
+            listeners.push(Listener::Unix(UnixSocket::bind(path, config.unix_socket_mode)?));
         } else {
             let mut port = config.port;
             for host in &config.listen {
@@ -91,7 +78,7 @@ impl Listeners {
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.iter().find_map(|listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok(),
-            Listener::Unix(..) => None,
+            Listener::Unix(_) => None,
         })
     }
 
@@ -102,7 +89,7 @@ impl Listeners {
                 SocketAddr::V4(_) => format!("tcp:{address}"),
                 SocketAddr::V6(_) => format!("tcp6:{address}"),
             }),
-            Listener::Unix(_, place, _) => format!("unix:{}", place.path.display()),
+            Listener::Unix(socket) => format!("unix:{}", socket.path().display()),
         };
         self.0.iter().map(name).collect()
     }

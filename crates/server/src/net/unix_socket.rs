@@ -17,24 +17,48 @@ use mio::net::UnixListener;
 
 use crate::error::{Error, Result, io};
 
-/// A socket at `path` with these permissions; its place, and its file's device and number.
-pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, Place, (u64, u64))> {
-    let name = path.display();
-    let place = Place::of(path).map_err(io(format!("look at the directory of {name}")))?;
-    if let Ok(old) = place.open() {
-        remove_dead(&place, &old)?;
+/// A socket that is listened on. Its file goes with it.
+pub struct UnixSocket {
+    pub listener: UnixListener,
+    place: Place,
+    /// Device and number of its file.
+    made: (u64, u64),
+}
+
+impl UnixSocket {
+    /// A socket at `path` with these permissions.
+    pub fn bind(path: &Path, mode: u32) -> Result<UnixSocket> {
+        let name = path.display();
+        let place = Place::of(path).map_err(io(format!("look at the directory of {name}")))?;
+        if let Ok(old) = place.open() {
+            remove_dead(&place, &old)?;
+        }
+        let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
+        let made = place.complete(mode).map_err(io(format!("set the permissions of {name}")))?;
+        Ok(UnixSocket { listener, place, made })
     }
-    let listener = listen_at(path, mode).map_err(io(format!("listen on {name}")))?;
-    let made = place.complete(mode).map_err(io(format!("set the permissions of {name}")))?;
-    Ok((listener, place, made))
+
+    /// As the configuration gives it.
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Another server's may have the name by now.
+        if self.place.status().is_ok_and(|status| (status.dev(), status.ino()) == self.made) {
+            let _ = std::fs::remove_file(self.place.there());
+        }
+    }
 }
 
 /// The name of a socket in its directory, which stays the same directory whatever its path leads to later.
-pub struct Place {
+struct Place {
     directory: File,
     name: OsString,
     /// As the configuration gives it.
-    pub(super) path: PathBuf,
+    path: PathBuf,
 }
 
 impl Place {
@@ -55,17 +79,13 @@ impl Place {
         Path::new(&format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
     }
 
-    pub(super) fn status(&self) -> io::Result<Metadata> {
+    fn status(&self) -> io::Result<Metadata> {
         std::fs::symlink_metadata(self.there())
     }
 
     /// The file there, whatever its type, and not what a link leads to. While it is open no other file gets its number.
     fn open(&self) -> io::Result<File> {
         File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(self.there())
-    }
-
-    pub(super) fn remove(&self) -> io::Result<()> {
-        std::fs::remove_file(self.there())
     }
 
     /// Gives the socket the permissions that the umask took away; gives its device and number. A link there is not followed.
@@ -205,6 +225,10 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    fn bind(path: &Path, mode: u32) -> Result<UnixSocket> {
+        UnixSocket::bind(path, mode)
+    }
 
     #[test]
     fn a_socket_has_its_permissions_from_the_first_moment_on() {
