@@ -106,9 +106,8 @@ impl Draft {
         &self.temporary
     }
 
-    /// Syncs it, and gives up the right to write to it: a program that is open for writing cannot be started.
+    /// Gives up the right to write to it: a program that is open for writing cannot be started. (It is synced when it is finished.)
     pub fn settle(&mut self) -> Result<()> {
-        files::sync(&self.file).map_err(Error::io(&self.path, "syncing"))?;
         let (file, _) = file::open_in_store(&self.temporary)?;
         // The locks overlap: at no moment could `gc` have it.
         lock(&file, &self.path)?;
@@ -155,7 +154,7 @@ impl Writing<'_> {
         draft.finish(mode)
     }
 
-    /// Makes the folder that `path` is to lie in, durably.
+    /// Makes the folder that `path` is to lie in, durably. (Its own names are synced when a file in it is finished.)
     pub(crate) fn folder_of(&self, path: &Path) -> Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         if !folder.is_dir() {
@@ -165,7 +164,7 @@ impl Writing<'_> {
             }
         }
         safety::check_within(path, self.store.path())?;
-        self.sync_way_to(path)
+        self.sync_way_to(folder)
     }
 
     /// Makes the names durable that lead to `path`, from the root of the file system on: it, and the store itself, may be there since a writer that
@@ -184,7 +183,8 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Puts loader and audit object there, where they are not, or are another version's, or somebody else could write to them.
+    /// Puts loader and audit object there, where they are not, or are another version's, or somebody else could write to them. A writer that was
+    /// stopped may have left them with names that are not durable: what is put into the store next syncs the way to it, and so these.
     pub(crate) fn put_loader(&self) -> Result<()> {
         let store = self.store.path();
         for (name, bytes) in
@@ -199,7 +199,7 @@ impl Writing<'_> {
                 self.put(&name, &bytes, mode)?;
             }
         }
-        self.sync_way_to(&self.store.loader_path())
+        Ok(())
     }
 }
 
