@@ -1,6 +1,7 @@
 //! Lanes by hand: records are appended, applied and recovered without the door above, and compared with a model that knows what each
 //! record wrote.
 
+mod backup;
 mod crash;
 mod deletions;
 mod failed_sync;
