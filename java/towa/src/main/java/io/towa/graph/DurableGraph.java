@@ -6,6 +6,7 @@ import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
 import io.towa.agent.Agent;
 import io.towa.agent.Groups;
+import io.towa.backup.BackupListener;
 import io.towa.barrier.Header;
 import io.towa.events.Events;
 import io.towa.medium.Nvm;
@@ -25,8 +26,8 @@ import java.util.concurrent.locks.LockSupport;
  * The one pool that is open, and what belongs to it.
  *
  * <pre>
- *   open:  file, lock, mapping | JDK classes woven | undo | recovery sets the roots | active: stores are seen
- *   close: gate shut | last commit | tables forgotten | unmapped
+ *   open:  file, lock, mapping | JDK classes woven | undo | recovery sets the roots | active: stores are seen | backups are served
+ *   close: no backups | gate shut | last commit | tables forgotten | unmapped
  * </pre>
  */
 public final class DurableGraph {
@@ -105,6 +106,7 @@ public final class DurableGraph {
             }
             Collector.start();
             allocator.holdBack();
+            BackupListener.begin(file, committer);
         } catch (RuntimeException | Error e) {
             active = false;
             abandon(file);
@@ -126,6 +128,7 @@ public final class DurableGraph {
 
     private static void abandon(PoolFile file) {
         try {
+            BackupListener.end();
             if (committer != null) {
                 committer.end();
                 committer = null;
@@ -180,6 +183,7 @@ public final class DurableGraph {
     }
 
     private static void closeWithoutLoads() {
+        BackupListener.end();
         Collector.stop();
         if (committer != null) {
             committer.end();
@@ -205,6 +209,7 @@ public final class DurableGraph {
                 // The last commit failed, and can be tried again. Nothing is lost: the pool is still open.
                 committer = committer.again();
                 Collector.start();
+                BackupListener.begin(pool, committer);
             }
         }
     }

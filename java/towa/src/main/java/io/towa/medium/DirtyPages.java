@@ -3,7 +3,7 @@ package io.towa.medium;
 import jdk.internal.misc.Unsafe;
 
 /**
- * One bit per 4096-byte page of the pool: stored to since the last commit.
+ * One bit per 4096-byte page of the pool: stored to since the last commit, or since a backup began or last took them.
  *
  * <p>A bit is set after the store to its page and before the operation that stored leaves the gate; the committer takes the bits while
  * the gate is closed. So no store is ever between two commits.
@@ -17,6 +17,22 @@ public final class DirtyPages {
 
     public DirtyPages(long capacity) {
         bits = new long[(int) ((capacity >>> SHIFT) + 63 >>> 6)];
+    }
+
+    /** Marks those that {@code other} marks, which keeps them. No other thread marks in either at that time. */
+    public void add(DirtyPages other) {
+        for (int i = 0; i < bits.length; i++) {
+            bits[i] |= other.bits[i];
+        }
+    }
+
+    /** Marks in both others what this marks; none is dirty here afterwards. No other thread marks in any at that time. */
+    public void moveTo(DirtyPages one, DirtyPages other) {
+        for (int i = 0; i < bits.length; i++) {
+            one.bits[i] |= bits[i];
+            other.bits[i] |= bits[i];
+            bits[i] = 0;
+        }
     }
 
     public void mark(long at, long bytes) {

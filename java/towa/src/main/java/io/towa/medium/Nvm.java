@@ -30,7 +30,7 @@ public final class Nvm {
     private static long base;
     private static int kind;
     private static boolean writesBack;
-    /** Pages that were stored to since the last commit (PRIVATE), else null. */
+    /** Pages that were stored to since the last commit (PRIVATE), or since a backup began ({@link #follow}); else null. */
     private static DirtyPages dirty;
     /** Listens to every store, write-back and fence (crash tests), else null. */
     private static volatile Recorder recorder;
@@ -59,6 +59,19 @@ public final class Nvm {
         writesBack = false;
         dirty = null;
         recorder = null;
+    }
+
+    /**
+     * Marks in {@code pages} what is stored to from now on; null: no longer. The gate is shut. Not of a PRIVATE mapping, whose commits know their pages.
+     *
+     * <p>The field is a plain one, which stores look at anyway. A thread that enters the gate later sees what this has set, for entering is a full fence.
+     */
+    public static void follow(DirtyPages pages) {
+        if (kind == PRIVATE) {
+            throw new IllegalStateException("the commits of a private mapping have its pages");
+        }
+        dirty = pages;
+        U.fullFence();
     }
 
     public static boolean attached() {

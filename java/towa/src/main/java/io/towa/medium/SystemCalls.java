@@ -18,11 +18,12 @@ import jdk.internal.access.SharedSecrets;
 public final class SystemCalls {
     private static final long REGISTER = 16;
     private static final long EXPEDITED = 8;
+    private static final long READ_WRITE = 3;
 
     /** For calls that end at once: the thread does not leave Java for them. */
     private static final MethodHandle SHORT;
     private static final MethodHandle LONG;
-    private static final MethodHandle MAP;
+    private static final MethodHandle SIX;
     private static final long MEMBARRIER;
     private static final long MMAP;
     private static final long MUNMAP;
@@ -46,7 +47,7 @@ public final class SystemCalls {
         SHORT = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type, Linker.Option.critical(false));
         LONG = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), type);
         FunctionDescriptor seven = FunctionDescriptor.of(word, word, word, word, word, word, word, word);
-        MAP = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), seven);
+        SIX = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), seven);
         MMAP = x86 ? 9 : 222;
         MUNMAP = x86 ? 11 : 215;
         LSEEK = x86 ? 8 : 62;
@@ -69,6 +70,18 @@ public final class SystemCalls {
         }
     }
 
+    /** Calls of six arguments, and those that may wait. @return -1: the kernel refuses */
+    static long call(long number, long a, long b, long c, long d, long e, long f) {
+        try {
+            return (long) SIX.invokeExact(number, a, b, c, d, e, f);
+        } catch (Error error) {
+            // The end of the stack is the program's to see.
+            throw error;
+        } catch (Throwable error) {
+            throw new LinkageError("syscall", error);
+        }
+    }
+
     /** Whether {@link #fenceEveryThread} works here. */
     public static boolean processWideFence() {
         return FENCES;
@@ -86,16 +99,18 @@ public final class SystemCalls {
      * @return the address; -1: the kernel will not
      */
     public static long mapPrivately(int descriptor, long bytes) {
-        long readWrite = 3;
         long privateWithoutReserve = 0x4002;
-        try {
-            return (long) MAP.invokeExact(MMAP, 0L, bytes, readWrite, privateWithoutReserve, (long) descriptor, 0L);
-        } catch (Error e) {
-            // The end of the stack is the program's to see.
-            throw e;
-        } catch (Throwable e) {
-            throw new LinkageError("syscall", e);
-        }
+        return call(MMAP, 0, bytes, READ_WRITE, privateWithoutReserve, descriptor, 0);
+    }
+
+    /**
+     * Memory outside the heap, all of it there when this returns: what is stored to it afterwards takes no page fault.
+     *
+     * @return the address; -1: the kernel has none
+     */
+    public static long mapMemory(long bytes) {
+        long privateAnonymousPopulated = 0x8022;
+        return call(MMAP, 0, bytes, READ_WRITE, privateAnonymousPopulated, -1, 0);
     }
 
     public static void unmap(long address, long bytes) {

@@ -50,6 +50,12 @@ public final class Committer extends Thread {
     private boolean unapplied;
     /** A sync failed. */
     private PoolException broken;
+    /**
+     * While a backup is made, else null: what was stored to since the backup last took its pages, and since the last commit. Stores mark {@link #dirty} alone, whose marks go to both
+     * when either is taken. With the gate shut.
+     */
+    private DirtyPages follower;
+    private DirtyPages kept;
 
     /** Under this object's lock: commits that began, ended, were asked for; the last good one; why the last bad one was that. */
     private long begun;
@@ -162,6 +168,31 @@ public final class Committer extends Thread {
         return broken != null;
     }
 
+    /**
+     * From now on {@code pages} has, after each {@link #handOver}, what was stored to since; null: no longer. The gate is shut.
+     *
+     * @param more empty, for the commits beside it; null, too, if {@code pages} is
+     */
+    public void follow(DirtyPages pages, DirtyPages more) {
+        if (kept != null) {
+            dirty.add(kept);
+        }
+        follower = pages;
+        kept = more;
+    }
+
+    /** To who follows, if there is one, and to the next commit, what was stored to since the last time. The gate is shut. */
+    public void handOver() {
+        if (follower != null) {
+            dirty.moveTo(follower, kept);
+        }
+    }
+
+    /** How many pages {@link #handOver} would hand over, more or less. */
+    public int dirtyPages() {
+        return dirty.count();
+    }
+
     /** Waits for a commit that begins after the call. */
     public void sync() {
         boolean interrupted = false;
@@ -246,14 +277,16 @@ public final class Committer extends Thread {
                 redo.apply(data, capacity);
                 unapplied = false;
             }
-            makeChunks(dirty.count());
+            DirtyPages more = kept;
+            makeChunks(dirty.count() + (more == null ? 0 : more.count()));
             long start = System.nanoTime();
             boolean inMemory;
             if (!shut) {
                 Gate.shut();
             }
             try {
-                pages = dirty.take();
+                handOver();
+                pages = kept != null ? kept.take() : dirty.take();
                 inMemory = copy(pages);
             } finally {
                 if (!shut) {
@@ -288,12 +321,12 @@ public final class Committer extends Thread {
             return null;
         } catch (IOException e) {
             if (pages != null && !logged) {
-                dirtyAgain(pages);
+                dirtyAgain(pages, shut);
             }
             return failed(e);
         } catch (RuntimeException | Error e) {
             if (pages != null && !logged) {
-                dirtyAgain(pages);
+                dirtyAgain(pages, shut);
             }
             return e instanceof PoolException ? (PoolException) e : new PoolException(Reason.IO, pool.name() + ": " + e, e);
         } finally {
@@ -311,9 +344,19 @@ public final class Committer extends Thread {
         }
     }
 
-    private void dirtyAgain(int[] pages) {
-        for (int i = 0; i < pages.length; i++) {
-            dirty.mark((long) pages[i] * DirtyPages.PAGE, 1);
+    /** The gate is shut for it: a backup that hands marks over beside it would lose some. */
+    private void dirtyAgain(int[] pages, boolean shut) {
+        if (!shut) {
+            Gate.shut();
+        }
+        try {
+            for (int i = 0; i < pages.length; i++) {
+                dirty.mark((long) pages[i] * DirtyPages.PAGE, 1);
+            }
+        } finally {
+            if (!shut) {
+                Gate.open();
+            }
         }
     }
 

@@ -402,6 +402,11 @@ public final class PoolFile implements AutoCloseable {
         return name;
     }
 
+    /** Where the file is, links followed. */
+    public Path path() {
+        return path;
+    }
+
     public boolean fresh() {
         return fresh;
     }
