@@ -80,6 +80,51 @@ pub enum Error {
         /// `process 1234`, or `another process` where that is unknown.
         holder: String,
     },
+    /// A program has it open, and cannot be asked for what changes while it is copied.
+    #[error(
+        "{pool}: in use by {holder}, which cannot be asked for a copy: {why}; close the pool, then copy it, or start the \
+         program anew with the towa.jar of this release, on a pool in a directory where it can make a socket"
+    )]
+    NotAsked {
+        /// Where.
+        pool: String,
+        /// `process 1234`, or `another process` where that is unknown.
+        holder: String,
+        /// What is in the way.
+        why: String,
+    },
+    /// The program that has it open says no.
+    #[error("{what}")]
+    Refused {
+        /// Its words, which name the pool.
+        what: String,
+        /// Because of another backup.
+        busy: bool,
+    },
+    /// The program that has it open takes too long.
+    #[error(
+        "{pool}: the program that has it open does not answer; is it stopped, or out of processor time? no copy was made; try again"
+    )]
+    Silent {
+        /// Where.
+        pool: String,
+    },
+    /// The program that had it open has gone, or has closed it.
+    #[error("{pool}: the program that had it open {} while it was copied; no copy was made; try again", if *closed { "closed it" } else { "ended or closed it" })]
+    Gone {
+        /// Where.
+        pool: String,
+        /// It closed the pool, and said so.
+        closed: bool,
+    },
+    /// The program that has it open says what makes no sense.
+    #[error("{pool}: the program that has it open sent {what}; no copy was made; is its towa.jar of this release?")]
+    Babble {
+        /// Where.
+        pool: String,
+        /// What.
+        what: String,
+    },
     /// The system refused.
     #[error("{pool}: {doing}: {source}")]
     Io {

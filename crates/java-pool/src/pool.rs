@@ -1,8 +1,8 @@
 //! A pool file, opened for a look.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::blocks::Blocks;
@@ -13,7 +13,7 @@ use crate::records::{self, Records};
 use crate::redo::{self, Applied, CommitLog, CommitState, Redo};
 use crate::report::{Description, Problems, Report, RootDescription};
 use crate::source::{Source, View, Whole};
-use crate::superblock::{self, HEAP_START, MAGIC, SLOT, Superblock, VERSION, Words};
+use crate::superblock::{self, Durability, HEAP_START, MAGIC, SLOT, Superblock, VERSION, Words};
 use crate::undo;
 use crate::walk::Walk;
 
@@ -88,6 +88,71 @@ impl Pool {
         Pool { name: name.into(), file: None, bytes, log: PathBuf::new() }
     }
 
+    /// Its path, as it was given.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same file under another name in messages.
+    #[must_use]
+    pub fn called(mut self, name: &str) -> Pool {
+        self.name = name.into();
+        self
+    }
+
+    /// The file.
+    pub fn file(&self) -> Option<&File> {
+        self.file.as_ref().map(|whole| &whole.file)
+    }
+
+    /// Where a program that has it open listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.log.with_extension("sock")
+    }
+
+    /// The user whom the file belongs to.
+    pub(crate) fn owner_uid(&self) -> u32 {
+        self.file().and_then(|file| file.metadata().ok()).map_or(u32::MAX, |metadata| metadata.uid())
+    }
+
+    /// What tells this opening of this pool from others: uuid, seq, stamp and capacity.
+    pub(crate) fn identity(&self) -> Result<Vec<u8>> {
+        let superblock = superblock::read(&mut self.view())?;
+        let numbers = [superblock.seq, superblock.stamp, superblock.capacity].map(u64::to_le_bytes);
+        Ok([&superblock.uuid[..], &numbers.concat()].concat())
+    }
+
+    /// What the programs that open it asked for.
+    ///
+    /// # Errors
+    /// It is no pool, or a newer or unfinished one.
+    pub fn durability(&self) -> Result<Durability> {
+        Ok(superblock::read(&mut self.view())?.durability)
+    }
+
+    /// Keeps owners out until this is dropped.
+    ///
+    /// # Errors
+    /// One has it open.
+    pub fn keep_owners_out(&self) -> Result<()> {
+        let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: self.named(owner).to_string() };
+        self.file().map_or(Ok(()), |file| lock::keep_owners_out(file).map_err(busy))
+    }
+
+    /// Lays the commit that the log beside the pool has whole, and the pool may lack, over `copy`, a copy of its file. Gives the bytes written.
+    ///
+    /// # Errors
+    /// The pool and its log are not of one moment, or cannot be read; or the copy cannot be written.
+    pub fn lay_commit(&self, copy: &File) -> Result<u64> {
+        match self.redo()?.filter(|redo| redo.found.state == CommitState::Whole) {
+            Some(redo) if superblock::read(&mut self.view())?.needs_log() => {
+                let io = |source| Error::Io { pool: self.name.clone(), doing: "copying its last commit", source };
+                redo.each_page(&mut |at, page| copy.write_all_at(page, at)).map_err(io)
+            }
+            _ => Ok(0),
+        }
+    }
+
     /// Who has it open.
     pub fn owner(&self) -> Option<Owner> {
         lock::owner(&self.file.as_ref()?.file).map(|owner| self.named(owner))
@@ -155,10 +220,7 @@ impl Pool {
     /// # Errors
     /// Somebody has it open; it is no pool, a newer, unfinished or truncated one; it is not of one moment with its log; or it cannot be read.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
-        if let Some(Whole { file, .. }) = &self.file {
-            let busy = |owner: Owner| Error::Busy { pool: self.name.clone(), holder: self.named(owner).to_string() };
-            lock::keep_owners_out(file).map_err(busy)?;
-        }
+        self.keep_owners_out()?;
         let redo = self.redo()?.filter(|redo| redo.found.state == CommitState::Whole);
         let applied = self.file.as_ref().zip(redo.as_ref()).map(|(file, redo)| Applied::of(file, redo));
         let mut view = applied.as_ref().map_or_else(|| self.view(), |applied| View::of(applied, &self.name));
@@ -166,7 +228,7 @@ impl Pool {
         let words = superblock::words(&mut view, &superblock)?;
         let (mut problems, mut blocks) = (Problems::default(), Blocks::new(words.frontier));
         superblock::check(&mut view, &superblock, &words, &mut problems)?;
-        undo::check(&mut view, &words, &mut problems)?;
+        undo::follow(&mut view, &words, &mut problems, &mut |_, _| Ok(()))?;
         let records = records::read(&mut view, &words, &mut blocks, &mut problems)?;
         let walk = Walk::new(&mut view, &mut blocks, &mut problems, &words, &records);
         let by_class = walk.run(&records, &mut |done| progress(done, words.frontier - HEAP_START))?;

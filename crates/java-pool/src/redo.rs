@@ -164,6 +164,16 @@ impl Redo {
         Ok(Some(pages))
     }
 
+    /// Calls `with` with each page of the commit and its place in the pool. Gives the bytes.
+    pub(crate) fn each_page(&self, with: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<u64> {
+        let mut page = [0; PAGE as usize];
+        for (number, at) in &self.pages {
+            self.file.read_exact_at(&mut page, *at)?;
+            with(number * PAGE, &page)?;
+        }
+        Ok(self.pages.len() as u64 * PAGE)
+    }
+
     /// Whether a log of another pool, or something that is none, lies here.
     fn is_strange(&self) -> bool {
         matches!(self.found.state, CommitState::OtherPool | CommitState::Foreign | CommitState::Damaged)

@@ -49,7 +49,7 @@ impl Source for Whole {
 
 /// The first stretch with content between `at` and `end`, which begins and ends at `end` if there is none. Where the file system does not
 /// tell, all is content.
-pub(crate) fn stretch(file: &File, at: u64, end: u64) -> (u64, u64) {
+pub fn stretch(file: &File, at: u64, end: u64) -> (u64, u64) {
     let seek = |from: u64, what| {
         // SAFETY: numbers only. Nobody reads by the position of this file.
         match unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) } {

@@ -27,12 +27,15 @@ pub const HEAP_START: u64 = 65536;
 /// Collector cycles and recovery's mark numbers are below this.
 pub const CYCLES: u64 = 1 << 28;
 
-const RECORD: usize = 256;
+/// Bytes of a slot.
+pub(crate) const RECORD: usize = 256;
 const SUM: usize = 248;
 /// The first byte that means nothing in this version.
 const RESERVED: usize = 88;
 /// Where the file says which commit it has whole; which one was begun it says at its capacity.
-const DONE: u64 = 512;
+pub(crate) const DONE: u64 = 512;
+/// Where among the words the head of the undo log is.
+pub(crate) const UNDO: u64 = 40;
 /// A head that leads nowhere. Not 0, so that zeros in its place are found out.
 pub(crate) const NONE: u64 = 1;
 
@@ -177,6 +180,18 @@ fn fields(view: &View, at: u64, slot: &[u8; RECORD]) -> Result<Superblock> {
     let uuid = slot[16..32].try_into().expect("sixteen bytes");
     let (pid, stamp) = (u32_of(slot, 76), u64_of(slot, 80));
     Ok(Superblock { at, uuid, seq, capacity, created_unix_s, clean, durability, pid, stamp })
+}
+
+/// Makes the slot that counts the next one, of a pool that was closed, with this stamp.
+pub(crate) fn close(slot: &mut [u8; RECORD], stamp: u64) {
+    let seq = u64_of(slot, 32) + 1;
+    slot[32..40].copy_from_slice(&seq.to_le_bytes());
+    slot[68..72].copy_from_slice(&1u32.to_le_bytes());
+    // No process has opened it.
+    slot[76..80].copy_from_slice(&0u32.to_le_bytes());
+    slot[80..88].copy_from_slice(&stamp.to_le_bytes());
+    let sum = u64::from(crc32c::crc32c(&slot[..SUM]));
+    slot[SUM..].copy_from_slice(&sum.to_le_bytes());
 }
 
 fn version(slot: &[u8; RECORD]) -> u32 {

@@ -20,6 +20,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TOWAUNDO");
 const ENTRIES: u64 = 32;
 const ENTRY: u64 = 32;
 
+/// Is given a place in the pool, and what was there before the section.
+type Entry<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
+
 /// The finalizer of splitmix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,8 +30,9 @@ fn mix(mut z: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Follows the log as rolling back does; what is wrong goes to `problems`.
-pub(crate) fn check(view: &mut View, words: &Words, problems: &mut Problems) -> Result<()> {
+/// Follows the log as rolling back does; what is wrong goes to `problems`. `entry` is given the place and the old bytes of each entry: each byte of the pool is
+/// in one of them at most, so their order does not matter.
+pub(crate) fn follow(view: &mut View, words: &Words, problems: &mut Problems, entry: Entry) -> Result<()> {
     let (mut from, mut block, mut section) = (WORDS + 40, words.undo, None);
     // A block that leads to an earlier one would be followed for ever; each that is new has content, so the file's own bounds the work.
     let mut seen = HashSet::new();
@@ -47,16 +51,17 @@ pub(crate) fn check(view: &mut View, words: &Words, problems: &mut Problems) -> 
             return Ok(());
         }
         for at in (block + ENTRIES..block + BLOCK).step_by(ENTRY as usize) {
-            let entry = [view.u64(at)?, view.u64(at + 8)?, view.u64(at + 16)?];
-            let sum = entry.iter().fold(mix(number), |sum, word| mix(sum ^ word));
+            let fields = [view.u64(at)?, view.u64(at + 8)?, view.u64(at + 16)?];
+            let sum = fields.iter().fold(mix(number), |sum, word| mix(sum ^ word));
             if sum != view.u64(at + 24)? {
                 return Ok(());
             }
-            let (place, len) = (entry[0], entry[2] & 0xffff_ffff);
+            let (place, len) = (fields[0], fields[2] & 0xffff_ffff);
             if !(1..=8).contains(&len) || !place.is_multiple_of(len) || place < HEAP_START || place > words.frontier - len {
                 problems.add(at, || format!("the undo log's entry at {at:#x} is of {len} bytes at {place:#x}, which cannot be"));
                 return Ok(());
             }
+            entry(place, &fields[1].to_le_bytes()[..len as usize])?;
         }
         (from, block) = (block, view.u64(block)?);
     }

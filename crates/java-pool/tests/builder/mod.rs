@@ -184,12 +184,17 @@ impl Made {
 
     /// An entry of the undo log of section 77: eight zeros lay at `place`.
     pub fn undo_entry(&mut self, at: u64, place: u64) {
+        self.undo_old(at, place, 0, 8);
+    }
+
+    /// An entry that says what so many bytes were.
+    pub fn undo_old(&mut self, at: u64, place: u64, old: u64, bytes: u64) {
         let mix = |mut z: u64| {
             z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
             z ^ z >> 31
         };
-        let words = [place, 0, 8];
+        let words = [place, old, bytes];
         words.iter().zip([0, 8, 16]).for_each(|(word, offset)| self.set(at + offset, *word));
         self.set(at + 24, words.iter().fold(mix(77), |sum, word| mix(sum ^ word)));
     }
