@@ -8,21 +8,18 @@
 //! written over or removed (`draft`).
 
 mod draft;
+mod file;
+mod java;
 
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
-use towa_media::{Kind, files, open_dir};
+use towa_media::{Kind, open_dir};
 
-use crate::failure::{self, FAILED, MISSING, coded};
+use crate::failure::{MISSING, coded};
 use crate::pool_dir::looks_like_pool;
 use crate::progress::Progress;
 use crate::report::{self, bytes, micros};
@@ -37,7 +34,8 @@ use draft::Draft;
 ///
 /// To restore, move the copy to where the pool was, which must be gone; or use it where it is.
 ///
-/// An FPTree, and a pool of the Java door, are copied when no program has them open; else they are refused.
+/// A pool of the Java door that a program has open is copied with that program's help, by the socket beside it. An FPTree is copied
+/// when no program has it open; else it is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,8 +43,8 @@ Examples:
   towa backup --json ~/.local/state/towa/serve /backup/serve | jq .epoch
   towa backup orders.towa /backup/orders.towa
 
-Exit status: 0 done, 1 DEST is there already, or the log could not be followed, 3 not a sound pool, 4 in use (an FPTree, Java),
-5 no pool there, 6 no space.")]
+Exit status: 0 done, 1 DEST is there already, or the program changes the pool too fast, 3 not a sound pool, 4 in use (an FPTree; a
+Java program that cannot be asked), 5 no pool there, 6 no space.")]
 pub struct BackupArgs {
     /// Directory of the pool, or its file (Java).
     #[arg(value_name = "POOL")]
@@ -72,7 +70,7 @@ pub fn run(args: &BackupArgs) -> Result<()> {
 fn back_up(args: &BackupArgs) -> Result<Value> {
     let draft = Draft::of(&args.dest)?;
     let done = if args.pool.is_file() {
-        copy_java(&args.pool, &draft)?
+        java::copy(&args.pool, &draft)?
     } else if args.pool.join(towa_alloc::NAME).exists() && !args.pool.join(towa_heap::names::SUPERBLOCK).exists() {
         copy_arena(&args.pool, &draft)?
     } else {
@@ -106,63 +104,8 @@ fn copy_arena(pool: &Path, draft: &Draft) -> Result<Value> {
     let _lock = from.lock_by(towa_alloc::NAME, true, "")?;
     crate::verify::check_arena(from.clone())?;
     draft.make_pool_directory()?;
-    let len = copy_file(&pool.join(towa_alloc::NAME), &draft.there().join(towa_alloc::NAME))?;
-    Ok(json!({ "was_open": false, "bytes": len }))
-}
-
-/// The Java door's file, and its log of commits where there is one.
-fn copy_java(pool: &Path, draft: &Draft) -> Result<Value> {
-    // It keeps owners out for as long as it is open.
-    let opened = towa_java_pool::Pool::open(pool)?;
-    let checked = opened.verify(&mut |_, _| ())?;
-    if checked.problems_found > 0 {
-        let place = report::path(pool);
-        return Err(coded(failure::DAMAGED, format!("{place}: damaged, so it is not copied; `towa verify` says what is wrong")));
-    }
-    let log = beside(pool, ".log");
-    if log.exists() {
-        let place = report::path(&log);
-        return Err(coded(
-            FAILED,
-            format!("{place}: the program that had the pool open did not close it; open and close it once, then copy it"),
-        ));
-    }
-    let len = copy_file(pool, &draft.there())?;
-    Ok(json!({ "was_open": false, "bytes": len }))
-}
-
-/// Copies a file that does not change, sparse or shared where it can be; durable when this returns. Gives its length.
-fn copy_file(from: &Path, to: &Path) -> Result<u64> {
-    let place = || format!("{}: copying to {}", report::path(from), report::path(to));
-    let mut source = File::open(from).with_context(place)?;
-    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).with_context(place)?;
-    let len = source.metadata().with_context(place)?.len();
-    copy.set_len(len).with_context(place)?;
-    if files::clone_whole(source.as_fd(), copy.as_fd()).is_err() {
-        let progress = Progress::bytes("copying");
-        let mut piece = vec![0; 1 << 20];
-        let mut done = 0;
-        while done < len {
-            progress.at(done, len);
-            let here = &mut piece[..(len - done).min(1 << 20) as usize];
-            source.read_exact(here).with_context(place)?;
-            if here.iter().all(|byte| *byte == 0) {
-                std::io::Seek::seek(&mut copy, std::io::SeekFrom::Current(here.len() as i64)).with_context(place)?;
-            } else {
-                copy.write_all(here).with_context(place)?;
-            }
-            done += here.len() as u64;
-        }
-    }
-    files::sync(&copy).with_context(place)?;
-    Ok(len)
-}
-
-/// The path with something added to its last name.
-fn beside(path: &Path, more: &str) -> PathBuf {
-    let mut name: OsString = path.components().as_path().as_os_str().to_owned();
-    name.push(more);
-    name.into()
+    let copied = file::copy_path(&pool.join(towa_alloc::NAME), &draft.there().join(towa_alloc::NAME))?;
+    Ok(json!({ "was_open": false, "cloned": copied.cloned, "bytes": copied.len }))
 }
 
 fn print(done: &Value) -> Result<()> {

@@ -146,7 +146,9 @@ fn of_java(error: &towa_java_pool::Error) -> u8 {
     use towa_java_pool::Error::*;
     match error {
         Foreign { .. } | Newer { .. } | Truncated { .. } | Damaged { .. } | Apart { .. } => DAMAGED,
-        Busy { .. } => BUSY,
+        Busy { .. } | NotAsked { .. } | Refused { busy: true, .. } => BUSY,
+        Silent { .. } => NO_ANSWER,
+        Io { source, .. } if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => FULL,
         Missing { .. } | Unfinished { .. } => MISSING,
         _ => FAILED,
     }

@@ -289,6 +289,15 @@ fn problems_are_listed() {
     passes(&["info", s(&path)]);
 }
 
+/// As the Java door does.
+fn lock(file: &fs::File) {
+    // SAFETY: a structure of numbers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    // SAFETY: the descriptor is open, the structure ours.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+}
+
 /// The Java door locks the open file, of which the kernel does not say who has it: the superblock does.
 #[test]
 fn a_file_in_use_is_described_and_not_verified() {
@@ -296,11 +305,7 @@ fn a_file_in_use_is_described_and_not_verified() {
     let path = copy(dir.path(), "graph.towa");
     let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     uncommitted(&path, 0, 0, 0);
-    // SAFETY: a structure of numbers.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
-    // SAFETY: the descriptor is open, the structure ours.
-    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }, 0);
+    lock(&file);
     let holder = "in use by process 4242".to_string();
     let said = fails(4, &["verify", s(&path)]);
     assert!(said.contains(&holder), "{said}");
@@ -316,4 +321,91 @@ fn a_file_in_use_is_described_and_not_verified() {
     drop(file);
     fs::copy(vector("graph.towa"), &path).unwrap();
     passes(&["verify", s(&path)]);
+}
+
+/// What `towa backup --json` says of a copy that it made; the copy is sound and closed.
+fn backed_up(path: &Path, dest: &Path) -> Value {
+    let report = json(&passes(&["backup", "--json", s(path), s(dest)]));
+    let copy = json(&passes(&["verify", "--json", s(dest)]));
+    assert_eq!((&copy["sound"], &copy["clean"], &copy["commit_log"]), (&true.into(), &true.into(), &Value::Null));
+    assert_eq!(fs::metadata(dest).unwrap().mode() & 0o777, 0o600);
+    report
+}
+
+#[test]
+fn a_pool_that_nothing_has_open_is_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let dest = dir.path().join("copy.towa");
+    for name in ["empty.towa", "graph.towa", "crashed.towa"] {
+        let path = copy(dir.path(), name);
+        let before = state(&path);
+        let report = backed_up(&path, &dest);
+        assert_eq!((&report["was_open"], &report["rolled_back"]), (&false.into(), &false.into()), "{name}");
+        let [of_pool, of_copy] = [&path, &dest].map(|it| json(&passes(&["verify", "--json", s(it)])));
+        for fact in ["uuid", "created_unix_s", "durability", "capacity", "used", "replicas", "bytes", "roots", "by_class"] {
+            assert_eq!(of_pool[fact], of_copy[fact], "{name}: {fact}");
+        }
+        assert_eq!(state(&path), before);
+        let taken = state(&dest);
+        assert!(fails(1, &["backup", s(&path), s(&dest)]).contains("is there already"));
+        assert_eq!(state(&dest), taken);
+        fs::remove_file(&dest).unwrap();
+        edit(&path, 8192 + 8, &(1u64 << 40).to_le_bytes());
+        assert!(fails(3, &["backup", s(&path), s(&dest)]).contains("damaged, so it is not copied"));
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// A commit that is in the log, and not wholly in the file, is in the copy, which needs no log.
+#[test]
+fn a_pool_that_was_left_amid_a_commit_is_copied_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, dest) = (copy(dir.path(), "graph.towa"), dir.path().join("copy.towa"));
+    let whole = fs::read(&path).unwrap();
+    let page = |number: usize| (number as u32, &whole[number * 4096..][..4096]);
+    uncommitted(&path, 77, 8, 9);
+    let log = commit(&whole[16..32], &[page(2), page(20)]);
+    fs::write(dir.path().join("orders.towa.log"), &log).unwrap();
+    edit(&path, 2 * 4096, &[0; 4096]);
+    edit(&path, 20 * 4096, &[0; 4096]);
+    backed_up(&path, &dest);
+    let mut used = vec![0; 90_000];
+    fs::File::open(&dest).unwrap().read_exact_at(&mut used, 0).unwrap();
+    assert_eq!(used[8192..], whole[8192..90_000]);
+    // A log of the pool that comes to lie beside the copy is not taken for its own.
+    fs::write(dir.path().join("copy.towa.log"), &log).unwrap();
+    assert!(fails(3, &["verify", s(&dest)]).contains("has a commit of another moment"));
+}
+
+/// Whatever is or is not beside the pool: the refusal says who has it, why there is no copy, and what to do.
+#[test]
+fn a_pool_whose_program_cannot_be_asked_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, dest) = (copy(dir.path(), "graph.towa"), dir.path().join("copy.towa"));
+    let socket = dir.path().join("orders.towa.sock");
+    uncommitted(&path, 0, 0, 0);
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    lock(&file);
+    let refusal = |code| {
+        let said = fails(code, &["backup", s(&path), s(&dest)]);
+        assert!(said.contains(s(&path)) && !dest.exists(), "{said}");
+        said
+    };
+    let said = refusal(4);
+    for part in ["in use by process 4242", "orders.towa.sock: is not there", "close the pool, then copy it"] {
+        assert!(said.contains(part), "{said}");
+    }
+    // A program of another kind answers, or hangs up.
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let answers = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"220 mail ESMTP\r\n0123456789").unwrap();
+        let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+    });
+    assert!(refusal(1).contains("no copy was made; is its towa.jar of this release?"));
+    answers.join().unwrap();
+    assert!(refusal(4).contains("was left by an earlier program"));
+    drop(file);
+    fs::copy(vector("graph.towa"), &path).unwrap();
+    assert_eq!(backed_up(&path, &dest)["was_open"], false);
 }
