@@ -16,13 +16,18 @@ public final class RustVerify {
         return given == null || given.isBlank() || !Files.isExecutable(Path.of(given)) ? null : Path.of(given);
     }
 
+    /** The program; null, with a word once, if it is not there. */
+    public static synchronized Path program() {
+        if (CLI == null && !told) {
+            System.out.println("SKIP: no `towa` program to work on pool files with (TOWA_CLI=target/release/towa)");
+            told = true;
+        }
+        return CLI;
+    }
+
     /** The file must be sound; no word if the program is not there, but once. */
-    public static synchronized void check(Path file) throws IOException, InterruptedException {
-        if (CLI == null) {
-            if (!told) {
-                System.out.println("SKIP: no `towa` program to verify pool files with (TOWA_CLI=target/release/towa)");
-                told = true;
-            }
+    public static void check(Path file) throws IOException, InterruptedException {
+        if (program() == null) {
             return;
         }
         Process p = new ProcessBuilder(CLI.toString(), "verify", file.toString()).redirectErrorStream(true).start();
