@@ -231,7 +231,9 @@ fn me() -> u32 {
 fn connect(path: &Path, owners: &[u32]) -> std::result::Result<UnixStream, String> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let socket = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => "is not there (an older towa.jar, a file system without sockets, or the file was removed)".into(),
+        ErrorKind::NotFound => {
+            "is not there (the program is still opening the pool, has an older towa.jar, or can make no socket there)".into()
+        }
         _ => e.to_string(),
     })?;
     let status = socket.metadata().map_err(|e| e.to_string())?;
@@ -243,7 +245,7 @@ fn connect(path: &Path, owners: &[u32]) -> std::result::Result<UnixStream, Strin
     }
     let stream = connect_to(&format!("/proc/self/fd/{}", socket.as_raw_fd())).map_err(|e| match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => {
-            "was left by an earlier program: the one that has the pool open could not take its place".into()
+            "was left by an earlier program (the one that has the pool open is still opening it, or could not replace it)".into()
         }
         Some(libc::EACCES | libc::EPERM) => format!("user {} alone may connect to it: make the backup as that user", status.uid()),
         Some(libc::EAGAIN) => "the program does not answer".into(),
