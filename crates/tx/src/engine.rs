@@ -193,7 +193,7 @@ impl Engine {
         for (at, turns) in self.journals.iter().enumerate() {
             let found = turns.load(Acquire);
             while at != lane && found % 2 == 1 && turns.load(Acquire) == found {
-                // One whose pool failed, or is being closed, may end none.
+                // In a pool that failed, or is being closed, a journal may never end.
                 self.check()?;
                 backoff.snooze();
             }

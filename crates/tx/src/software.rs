@@ -412,8 +412,8 @@ impl Core {
     }
 
     /// After a run that stamped lines or roots and then failed: waits, announced as one that took effect, until the
-    /// transactions are durable whose stamps it replaced. Nothing else names these by now, and whoever finds this
-    /// run's stamps waits for its announcement to go.
+    /// transactions are durable whose stamps it replaced. No stamp names these any more, and a transaction that finds
+    /// this run's stamps waits until its announcement goes.
     fn await_what_stamps_hide(&mut self) -> Result<()> {
         let Some(timestamp) = self.failed_at.take() else { return Ok(()) };
         self.engine.control.lanes[self.lane].announced.store(timestamp, Release);

@@ -240,7 +240,7 @@ impl Tx<'_> {
     /// There is no live block at `a`, or this transaction freed it already.
     pub fn free(&mut self, a: Addr) -> Result<(), Abort> {
         self.software()?;
-        // The header says whether the block is live: a word that no version guards, written by who allocated or freed the block.
+        // The header says whether the block is live: a word that no version guards, written by the transaction that allocated or freed the block.
         self.core.plain = true;
         self.core.depend_on_writer(a);
         if !self.core.is_live(a) {

@@ -11,14 +11,15 @@
 //!
 //! What must always hold:
 //! 1. a software transaction that stamps does so with every line that it changes, under the sequence lock, before it stores the first
-//!    word: so the line of a word that somebody reads names the transaction that wrote it, or one that changed the line later, or
-//!    one that does not stamp wrote the word;
+//!    word. So for a word that is read, its line names the transaction that wrote it, or one that changed the line later; or the
+//!    transaction that wrote it stamps no lines;
 //! 2. a transaction depends on the stamps that it replaces: so when the one that a stamp names is durable, all that changed the line
 //!    earlier are durable. One that fails after it has stamped stays announced until they are;
 //! 3. a transaction that stamped depends only on transactions that took effect before it, so none waits for one that waits for it.
 //!
 //! Transactions in hardware, under versions, and those in software that read and write guarded words alone do not stamp. A transaction that
-//! reads a word of theirs without its version waits for all of them that are older ([`Control::unstamped_frontier`](crate::control::Control::unstamped_frontier)).
+//! reads a word of theirs without its version waits for all of them that are older
+//! ([`Control::unstamped_frontier`](crate::control::Control::unstamped_frontier)).
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
