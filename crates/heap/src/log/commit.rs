@@ -32,7 +32,7 @@ pub struct Commit {
     pub end: u64,
     /// Number of frames, pads included.
     pub frames: u32,
-    /// [`FENCED`], or zero.
+    /// 1: the frames were durable before this record was written; else 0.
     pub flags: u32,
     /// Lines in the frames.
     pub lines: u64,
