@@ -92,6 +92,8 @@ pub enum Error {
         holder: String,
         /// What is in the way.
         why: String,
+        /// Perhaps not for long: the program may be opening or closing the pool.
+        may_come: bool,
     },
     /// The program that has it open says no.
     #[error("{what}")]

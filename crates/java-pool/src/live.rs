@@ -81,9 +81,11 @@ impl Live {
     /// The program cannot be asked, refuses, or is not one that has this file open.
     pub fn begin(pool: &Pool, holder: &str) -> Result<Live> {
         let socket = pool.socket();
-        let not_asked = |why: String| Error::NotAsked { pool: pool.name().into(), holder: holder.into(), why };
+        let cannot = |why: String, may_come| Error::NotAsked { pool: pool.name().into(), holder: holder.into(), why, may_come };
+        let not_asked = |why: String| cannot(why, false);
         let owners = [0, me(), pool.owner_uid()];
-        let stream = connect(&socket, &owners).map_err(|why| not_asked(format!("{}: {why}", socket.display())))?;
+        let stream =
+            connect(&socket, &owners).map_err(|(why, may_come)| cannot(format!("{}: {why}", socket.display()), may_come))?;
         let mut live = Live { pool: pool.name().into(), stream, capacity: 0, signed: Instant::now() };
         live.set_patience().map_err(|source| Error::Io { pool: live.pool.clone(), doing: "asking the program", source })?;
         live.send(HELLO)?;
@@ -189,10 +191,29 @@ impl Live {
         })
     }
 
+    /// Fills `into`; however slowly it comes, not for longer than until then.
+    fn read_until(&mut self, mut into: &mut [u8], until: Instant) -> Result<()> {
+        while !into.is_empty() {
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(into));
+            match read {
+                Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
+                Ok(count) => into = &mut into[count..],
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.lost(e)),
+            }
+            if !into.is_empty() && Instant::now() >= until {
+                return Err(self.lost(ErrorKind::TimedOut.into()));
+            }
+        }
+        Ok(())
+    }
+
     /// The next message; a refusal is an error.
     fn message(&mut self, buffer: &mut Vec<u8>) -> Result<(u32, Vec<u8>)> {
         let mut head = [0; 8];
-        self.stream.read_exact(&mut head).map_err(|e| self.lost(e))?;
+        let until = Instant::now() + PATIENCE;
+        self.read_until(&mut head, until)?;
         let (kind, len) = (u32_of(&head, 0), u32_of(&head, 4) as usize);
         let most = match kind {
             PAGES => TOGETHER * NUMBERED,
@@ -204,7 +225,7 @@ impl Live {
         }
         let mut body = std::mem::take(buffer);
         body.resize(len, 0);
-        self.stream.read_exact(&mut body).map_err(|e| self.lost(e))?;
+        self.read_until(&mut body, until)?;
         if kind != REFUSED {
             return Ok((kind, body));
         }
@@ -224,37 +245,44 @@ fn me() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Connects to the socket at `path` if one of `owners` made it and listens there. An error says why not, in words.
+/// Connects to the socket at `path` if one of `owners` made it and listens there. An error says why not, in words, and whether that may be otherwise in a moment.
 ///
 /// The file is opened first, and connected to by its descriptor: so it is the one that was looked at, and its path may be longer than
 /// the 107 bytes of an address.
-fn connect(path: &Path, owners: &[u32]) -> std::result::Result<UnixStream, String> {
+fn connect(path: &Path, owners: &[u32]) -> std::result::Result<UnixStream, (String, bool)> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let never = |why: String| (why, false);
     let socket = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
-            "is not there (the program is still opening the pool, has an older towa.jar, or can make no socket there)".into()
+            let why =
+                "is not there (the program is opening or closing the pool, has an older towa.jar, or can make no socket there)";
+            (why.into(), true)
         }
-        _ => e.to_string(),
+        _ => never(e.to_string()),
     })?;
-    let status = socket.metadata().map_err(|e| e.to_string())?;
+    let status = socket.metadata().map_err(|e| never(e.to_string()))?;
     if !status.file_type().is_socket() {
-        return Err("is no socket, and in the way of one".into());
+        return Err(never("is no socket, and in the way of one".into()));
     }
     if !owners.contains(&status.uid()) {
-        return Err(format!("belongs to user {}, who is neither the pool's owner nor this user", status.uid()));
+        return Err(never(format!("belongs to user {}, who is neither the pool's owner nor this user", status.uid())));
     }
     let stream = connect_to(&format!("/proc/self/fd/{}", socket.as_raw_fd())).map_err(|e| match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => {
-            "was left by an earlier program (the one that has the pool open is still opening it, or could not replace it)".into()
+            let why =
+                "was left by an earlier program (the one that has the pool open is still opening it, or could not replace it)";
+            (why.into(), true)
         }
-        Some(libc::EACCES | libc::EPERM) => format!("user {} alone may connect to it: make the backup as that user", status.uid()),
-        Some(libc::EAGAIN) => "the program does not answer".into(),
-        _ => e.to_string(),
+        Some(libc::EACCES | libc::EPERM) => {
+            never(format!("user {} alone may connect to it: make the backup as that user", status.uid()))
+        }
+        Some(libc::EAGAIN) => never("the program does not answer".into()),
+        _ => never(e.to_string()),
     })?;
     match peer(&stream) {
         Ok(uid) if owners.contains(&uid) => Ok(stream),
-        Ok(uid) => Err(format!("user {uid} listens there, who is neither the pool's owner nor this user")),
-        Err(e) => Err(e.to_string()),
+        Ok(uid) => Err(never(format!("user {uid} listens there, who is neither the pool's owner nor this user"))),
+        Err(e) => Err(never(e.to_string())),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::report;
 /// A program that goes while its pool is copied is another chance, for so long.
 const TRIES: u32 = 5;
 const WAIT: Duration = Duration::from_secs(10);
-/// So long another backup of the pool is waited for.
+/// So long another backup of the pool is waited for, and a program that opens or closes it.
 const TURN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -49,7 +49,15 @@ pub fn copy(pool: &Path, draft: &Draft) -> Result<Value> {
             Some(Error::Busy { .. }) if tries < TRIES => {}
             Some(Error::Gone { .. }) if tries < TRIES && comes_free(&opened) => {}
             // The program may not know yet that another tool was killed.
-            Some(Error::Refused { busy: true, .. }) if began.elapsed() < TURN => thread::sleep(LOOK),
+            Some(Error::Refused { busy: true, .. }) if began.elapsed() < TURN => {
+                thread::sleep(LOOK);
+                continue;
+            }
+            // It opens the pool, or closes it.
+            Some(Error::NotAsked { may_come: true, .. }) if began.elapsed() < TURN => {
+                thread::sleep(LOOK);
+                continue;
+            }
             _ => return Err(e),
         }
         tries += 1;

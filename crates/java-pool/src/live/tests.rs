@@ -176,5 +176,5 @@ fn a_socket_that_is_none_or_anothers_is_not_connected_to() {
     let _listener = UnixListener::bind(place.socket()).unwrap();
     assert!(connect(&place.socket(), &[me()]).is_ok());
     let why = connect(&place.socket(), &[me() + 1]).unwrap_err();
-    assert!(why.contains("who is neither the pool's owner nor this user"), "{why}");
+    assert!(why.0.contains("who is neither the pool's owner nor this user"), "{why:?}");
 }

@@ -47,7 +47,7 @@ public final class BackupListener extends Thread {
     private final int listening;
     private final Path name;
     private final Object key;
-    private final List<BackupSession> sessions = new ArrayList<>();
+    private final List<BackupSession> sessions = new ArrayList<>(MOST);
     private boolean stopped;
 
     private BackupListener(PoolFile pool, Committer committer, int listening, Path name) throws IOException {
@@ -66,12 +66,26 @@ public final class BackupListener extends Thread {
             Path name = Path.of(pool.path() + ".sock");
             int listening = listen(pool.path(), name);
             if (listening >= 0) {
-                running = new BackupListener(pool, committer, listening, name);
-                running.start();
-                hook();
+                start(pool, committer, listening, name);
             }
         } catch (IOException | RuntimeException | OutOfMemoryError e) {
             // As where the file system has no sockets.
+        }
+    }
+
+    private static void start(PoolFile pool, Committer committer, int listening, Path name) throws IOException {
+        BackupListener l = null;
+        try {
+            l = new BackupListener(pool, committer, listening, name);
+            l.start();
+            running = l;
+            hook();
+        } finally {
+            if (running != l || l == null) {
+                // No thread would take a connection.
+                Files.deleteIfExists(name);
+                LocalSocket.close(listening);
+            }
         }
     }
 

@@ -91,7 +91,7 @@ final class Repairs {
         }
         boolean own = !UndoLog.isMine();
         if (own) {
-            UndoLog.begin();
+            Sections.beginLog();
         }
         long before = UndoLog.entries();
         boolean done = false;

@@ -33,7 +33,7 @@ public final class Sections {
             if (!DurableGraph.active()) {
                 throw new TowaException("no pool is open: call Towa.open first");
             }
-            UndoLog.begin();
+            beginLog();
             try {
                 writes.run();
             } finally {
@@ -54,7 +54,7 @@ public final class Sections {
             return false;
         }
         if (LOCK.getHoldCount() == 1) {
-            UndoLog.begin();
+            beginLog();
         }
         return true;
     }
@@ -66,6 +66,21 @@ public final class Sections {
             }
         } finally {
             LOCK.unlock();
+        }
+    }
+
+    /** Begins the log of this thread's section. The lock is held, so the numbers that are left stay. */
+    static void beginLog() {
+        if (!UndoLog.writesToBegin()) {
+            UndoLog.begin();
+            return;
+        }
+        // Inside the gate, as all stores to the pool: the committer takes the pages that were stored to while it is shut.
+        int gate = Gate.enter();
+        try {
+            UndoLog.begin();
+        } finally {
+            Gate.exit(gate);
         }
     }
 
@@ -108,7 +123,7 @@ public final class Sections {
                     return;
                 }
                 try {
-                    UndoLog.begin();
+                    beginLog();
                 } catch (PoolException e) {
                     // A full pool: better unprotected than refused in the midst of the collection's own work.
                     UNPROTECTED.increment();

@@ -1,5 +1,6 @@
 package io.towa.medium;
 
+import java.util.Arrays;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -61,12 +62,16 @@ public final class DirtyPages {
         int n = 0;
         for (int i = 0; i < bits.length; i++) {
             long left = bits[i];
+            if (n + Long.bitCount(left) > pages.length) {
+                // Before anything of this word is forgotten.
+                pages = Arrays.copyOf(pages, pages.length * 2 + 64);
+            }
             bits[i] = 0;
             while (left != 0) {
                 pages[n++] = (i << 6) + Long.numberOfTrailingZeros(left);
                 left &= left - 1;
             }
         }
-        return pages;
+        return n == pages.length ? pages : Arrays.copyOf(pages, n);
     }
 }

@@ -144,6 +144,11 @@ public final class UndoLog {
         return z ^ z >>> 31;
     }
 
+    /** Whether the next {@link #begin} stores to the pool. */
+    public static boolean writesToBegin() {
+        return number + 1 >= reserved;
+    }
+
     /** This thread's stores are logged from now on; nobody else is in a section. */
     public static void begin() {
         if (++number >= reserved) {

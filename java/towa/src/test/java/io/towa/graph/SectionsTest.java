@@ -65,6 +65,24 @@ class SectionsTest {
         assertEquals(List.of(), Checker.check());
     }
 
+    /** While the gate is shut the committer takes the pages that were stored to: a page that is marked in between would be forgotten. */
+    @Test
+    void aSectionThatBeginsStoresNothingWhileTheGateIsShut() throws Exception {
+        long before = Nvm.getLong(Layout.SECTIONS);
+        Thread first = new Thread(() -> Sections.run(() -> {}));
+        Gate.shut();
+        try {
+            first.start();
+            first.join(300);
+            assertEquals(before, Nvm.getLong(Layout.SECTIONS));
+            assertTrue(first.isAlive());
+        } finally {
+            Gate.open();
+        }
+        first.join();
+        assertTrue(Nvm.getLong(Layout.SECTIONS) > before);
+    }
+
     @Test
     void whatHasNotEndedIsUndone() {
         Box first = new Box();
