@@ -4,9 +4,9 @@
 //! output without end), the caller goes on after [`PATIENCE`], with at most [`OUTPUT_MAX`] bytes of each of its outputs.
 
 use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, Command, ExitStatus, Output};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -26,49 +26,84 @@ pub fn output(command: &mut Command) -> io::Result<Output> {
 
 fn output_within(command: &mut Command, patience: Duration) -> io::Result<Output> {
     let mut child = command.spawn()?;
-    let (stdout, stderr) = (child.stdout.take().map(beginning), child.stderr.take().map(beginning));
-    let status = match wait(&mut child, patience) {
-        Ok(Some(status)) => status,
-        Ok(None) => {
-            child.kill()?;
-            wait(&mut child, patience)?;
-            let why = format!("it did not end within {} s, and was killed", patience.as_secs_f32());
-            return Err(io::Error::new(ErrorKind::TimedOut, why));
+    let until = Instant::now() + patience;
+    let told = listen(&mut child, until);
+    if !matches!(told, Ok(Some(_))) {
+        child.kill()?;
+        ended(&mut child, Instant::now() + patience)?;
+    }
+    match told? {
+        Some((status, [stdout, stderr])) => Ok(Output { status, stdout, stderr }),
+        None => {
+            let why = format!("it, or a process that has its output, did not end within {} s", patience.as_secs_f32());
+            Err(io::Error::new(ErrorKind::TimedOut, why))
         }
-        Err(e) => {
-            child.kill()?;
-            child.wait()?;
-            return Err(e);
-        }
-    };
-    let taken = |pipe: Option<Receiver<Vec<u8>>>| {
-        // Something that it started may hold the pipe.
-        let late = || io::Error::new(ErrorKind::TimedOut, "it ended, and another process keeps its output");
-        pipe.map_or(Ok(Vec::new()), |pipe| pipe.recv_timeout(patience).map_err(|_| late()))
-    };
-    Ok(Output { status, stdout: taken(stdout)?, stderr: taken(stderr)? })
+    }
 }
 
-/// Reads what a program writes; more than [`OUTPUT_MAX`] bytes are not taken from it.
-fn beginning(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (give, take) = sync_channel(1);
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
-        give.send(bytes)
-    });
-    take
+/// Reads what a program writes until it has ended; `None`: it did not in time. An output is closed when so much came that no more is taken.
+fn listen(child: &mut Child, until: Instant) -> io::Result<Option<(ExitStatus, [Vec<u8>; 2])>> {
+    let mut outputs = [Beginning::of(child.stdout.take()), Beginning::of(child.stderr.take())];
+    while outputs.iter().any(|output| output.pipe.is_some()) {
+        let pipes: Vec<BorrowedFd<'_>> = outputs.iter().filter_map(|output| Some(output.pipe.as_ref()?.as_fd())).collect();
+        let Some(ready) = await_any(&pipes, until)? else { return Ok(None) };
+        let open = outputs.iter_mut().filter(|output| output.pipe.is_some());
+        open.zip(ready).filter(|(_, ready)| *ready).try_for_each(|(output, _)| output.read())?;
+    }
+    let status = ended(child, until)?;
+    Ok(status.map(|status| (status, outputs.map(|output| output.bytes))))
 }
 
-/// Waits until a child has ended, or for so long.
-fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+/// The first bytes of an output.
+struct Beginning<'p> {
+    /// While more is taken from it.
+    pipe: Option<Box<dyn Pipe + 'p>>,
+    bytes: Vec<u8>,
+}
+
+trait Pipe: Read + AsFd {}
+
+impl<T: Read + AsFd> Pipe for T {}
+
+impl<'p> Beginning<'p> {
+    fn of(pipe: Option<impl Pipe + 'p>) -> Beginning<'p> {
+        Beginning { pipe: pipe.map(|pipe| Box::new(pipe) as Box<dyn Pipe + 'p>), bytes: Vec::new() }
+    }
+
+    /// Takes what is there: the pipe is ready, so this waits for nothing.
+    fn read(&mut self) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let mut piece = [0; 65536];
+        let most = (OUTPUT_MAX - self.bytes.len() as u64).min(piece.len() as u64) as usize;
+        match pipe.read(&mut piece[..most]) {
+            Ok(0) => self.pipe = None,
+            Ok(count) => self.bytes.extend_from_slice(&piece[..count]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}
+
+/// Waits until a child has ended; `None`: it did not in time.
+fn ended(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_raw(child.id() as i32).ok_or(ErrorKind::NotFound)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    await_any(&[process.as_fd()], until)?;
+    child.try_wait()
+}
+
+/// Waits until one of these is ready: which are; `None`: none was in time.
+fn await_any(of: &[BorrowedFd<'_>], until: Instant) -> io::Result<Option<Vec<bool>>> {
     loop {
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)) {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut polled: Vec<_> = of.iter().map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN)).collect();
+        match poll(&mut polled, Some(&timeout)) {
             Err(rustix::io::Errno::INTR) => {}
-            done => return done.map_err(io::Error::from).and_then(|_| child.try_wait()),
+            Err(e) => return Err(e.into()),
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(polled.iter().map(|one| !one.revents().is_empty()).collect())),
         }
     }
 }

@@ -138,6 +138,7 @@ impl Writing<'_> {
             is_owned && mode & !0o444 == 0 && text.readers().include(&readers) && text.is(&halves.xyz)
         };
         if there.as_ref().is_some_and(is_right) {
+            safety::check_within(&path, self.store.path())?;
             self.sync_way_to(&path)?;
         } else {
             unseal(&path)?;
