@@ -63,20 +63,31 @@ int main(int count, char **args)
             put(fd, at);
     }
     if (!strcmp(what, "shared")) {
+        int mapped_it[2];
+        if (pipe(mapped_it))
+            return 2;
         pid_t child = fork();
         if (child == 0) {
             pid_t self = getpid(), parent = getppid();
             if (fork() != 0)
                 _exit(0);
             char *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-            close(fd), close(1);
+            if (write(mapped_it[1], "", 1) != 1)
+                _exit(2);
+            close(fd), close(1), close(mapped_it[0]), close(mapped_it[1]);
             /* Ends soon after the first one has. */
             for (long n = 0; kill(parent, 0) == 0 && self; n++, usleep(1000))
                 mapped[(n * 4097) % bytes]++;
             _exit(0);
         }
         waitpid(child, NULL, 0);
-        usleep(50000);
+        char byte;
+        close(mapped_it[1]);
+        if (read(mapped_it[0], &byte, 1) != 1)
+            return 2;
+        close(mapped_it[0]);
+        /* What was written a moment ago may still be written. */
+        usleep(200000);
     }
     ready();
     if (!strcmp(what, "written"))

@@ -140,6 +140,8 @@ impl World {
             done: number(0),
             stop: number(0),
             asleep: number(0),
+            attached: number(0),
+            synced: number(0),
             applied: word(),
             guarded_lanes: word(),
             lanes: std::array::from_fn(|_| lane()),
