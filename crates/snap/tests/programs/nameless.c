@@ -72,12 +72,15 @@ int main(int count, char **args)
             if (fork() != 0)
                 _exit(0);
             char *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            /* The first store to a page changes the file's times, and later ones do not. */
+            for (long n = 0; n < 16; n++)
+                mapped[n * PAGE]++;
             if (write(mapped_it[1], "", 1) != 1)
                 _exit(2);
             close(fd), close(1), close(mapped_it[0]), close(mapped_it[1]);
             /* Ends soon after the first one has. */
             for (long n = 0; kill(parent, 0) == 0 && self; n++, usleep(1000))
-                mapped[(n * 4097) % bytes]++;
+                mapped[n * 4097 % (16 * PAGE)]++;
             _exit(0);
         }
         waitpid(child, NULL, 0);
