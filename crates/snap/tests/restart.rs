@@ -169,6 +169,10 @@ fn root_gives_a_users_program_no_file_that_the_user_may_not_open() {
     program.current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
     let mut target = support::Running::spawn(program);
     assert_eq!(target.line(), "ready");
+    // Not while it becomes another program.
+    while std::fs::read_to_string(format!("/proc/{}/comm", target.pid())).unwrap() != "sleep\n" {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     Target::open(target.pid(), None).unwrap().take_and_end(&store).unwrap();
     drop(target);
     let refused = |files| {
