@@ -232,7 +232,7 @@ fn seed() -> u64 {
 #[test]
 fn what_was_acknowledged_is_there() {
     // Each takes some tens of milliseconds: programs are started. TOWA_ROUNDS asks for more.
-    let count = std::env::var("TOWA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let count = std::env::var("TOWA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
     let (_, went_well, noticed) = rounds(seed(), count, None);
     noticed.unwrap_or_else(|e| panic!("round {went_well}: {e}"));
 }
