@@ -56,14 +56,19 @@ fn a_record_that_is_only_in_the_cache_never_was() {
     }
 }
 
-#[test]
-fn what_a_replayers_failed_sync_left_of_the_image_is_not_built_on() {
+/// The owner of a pool with one record in lane 0, the heads of its lanes, and a kernel over its device.
+fn owner_of_a_record() -> (Heap, Vec<u64>, Kernel) {
     let medium = SimMedium::new(Model::File);
     let owner = create(medium.clone());
     owner.lanes().provide(0).unwrap();
     let mut heads = vec![0; LANES as usize];
     heads[0] = append(&owner, 0, &written(1));
-    let kernel = Kernel::over(&medium);
+    (owner, heads, Kernel::over(&medium))
+}
+
+#[test]
+fn what_a_replayers_failed_sync_left_of_the_image_is_not_built_on() {
+    let (owner, heads, kernel) = owner_of_a_record();
     let apply = |medium: &dyn Medium| Replayer::attach(medium).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap();
     kernel.fail(&[IMAGE, LOG], || _ = apply(&kernel.device));
     // It ended when the sync of the image failed: there was no cut yet.
@@ -78,12 +83,7 @@ fn what_a_replayers_failed_sync_left_of_the_image_is_not_built_on() {
 /// The pages of the image, too, may be held by something else when opening begins: the replay must not write through them.
 #[test]
 fn words_that_a_failed_sync_left_are_not_written_through() {
-    let medium = SimMedium::new(Model::File);
-    let owner = create(medium.clone());
-    owner.lanes().provide(0).unwrap();
-    let mut heads = vec![0; LANES as usize];
-    heads[0] = append(&owner, 0, &written(1));
-    let kernel = Kernel::over(&medium);
+    let (owner, heads, kernel) = owner_of_a_record();
     let apply = || _ = Replayer::attach(&kernel.device).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap();
     kernel.fail(&[IMAGE, LOG], apply);
     kernel.let_go_of_all_but(IMAGE);
@@ -97,12 +97,7 @@ fn words_that_a_failed_sync_left_are_not_written_through() {
 /// A cut whose sync failed frees nothing: the next replayer makes one that is on the device.
 #[test]
 fn a_cut_that_is_only_in_the_cache_never_was() {
-    let medium = SimMedium::new(Model::File);
-    let owner = create(medium.clone());
-    owner.lanes().provide(0).unwrap();
-    let mut heads = vec![0; LANES as usize];
-    heads[0] = append(&owner, 0, &written(1));
-    let kernel = Kernel::over(&medium);
+    let (_owner, heads, kernel) = owner_of_a_record();
     let apply = |medium: &dyn Medium| _ = Replayer::attach(medium).unwrap().apply(&heads, u64::MAX, &mut || ()).unwrap();
     let tail_on_the_device = || {
         let sb = read_superblock(&kernel.device, Door::Tx).unwrap();
