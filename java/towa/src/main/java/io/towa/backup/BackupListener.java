@@ -4,6 +4,7 @@ import io.towa.medium.LocalSocket;
 import io.towa.medium.SystemCalls;
 import io.towa.pool.Committer;
 import io.towa.pool.PoolFile;
+import io.towa.pool.Uninterruptibly;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
@@ -148,26 +149,11 @@ public final class BackupListener extends Thread {
             left.get(i).end();
         }
         LocalSocket.shutDown(l.listening);
-        boolean interrupted = join(l);
+        Uninterruptibly.join(l);
         LocalSocket.close(l.listening);
         for (int i = 0; i < left.size(); i++) {
-            interrupted |= join(left.get(i));
+            Uninterruptibly.join(left.get(i));
         }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
-    }
-
-    private static boolean join(Thread t) {
-        boolean interrupted = false;
-        while (t.isAlive()) {
-            try {
-                t.join();
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
-        }
-        return interrupted;
     }
 
     private void removeName() {

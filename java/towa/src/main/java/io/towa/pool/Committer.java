@@ -139,17 +139,7 @@ public final class Committer extends Thread {
             stopped = true;
             notifyAll();
         }
-        boolean interrupted = false;
-        while (isAlive()) {
-            try {
-                join();
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
+        Uninterruptibly.join(this);
     }
 
     /** The last commit; the thread has ended, and the caller has the gate shut. All of the pool is in its file afterwards. */
