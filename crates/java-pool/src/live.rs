@@ -74,8 +74,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Has the program that has `pool` open, `holder`, follow what changes from now on. What is copied of the file from now on may be of any moment; with the
-    /// pages of [`finish`](Live::finish) it is of one.
+    /// Has the program that has `pool` open, `holder`, follow what changes from now on. A copy of the file that begins after this call may hold
+    /// pages of different moments. The pages of [`finish`](Live::finish), laid over it, make it a copy of one moment.
     ///
     /// # Errors
     /// The program cannot be asked, refuses, or is not one that has this file open.
