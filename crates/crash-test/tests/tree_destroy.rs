@@ -133,7 +133,7 @@ impl<K: Drawn + ?Sized> Recorded<K> {
         if is_there {
             BpTree::<K, LEAF, INNER>::destroy(pool, NAME).map_err(|e| format!("destroying it again: {e}"))?;
         }
-        // The tree is the pool's only root, so this also finds blocks to which no key leads.
+        // The tree beside it is the only root by now, so the check also finds blocks that belong to no tree.
         beside.check().map_err(text)?;
         if everything(&beside)? != others {
             return Err("the tree beside it has other keys".into());
