@@ -154,19 +154,27 @@ impl Engine {
         self.urgent.swap(false, Relaxed)
     }
 
-    /// The gate was closed at a transaction start: waits, or says why the pool is no more.
+    /// The gate was closed at a transaction start: waits, or says why the pool is no more. `false`: it is closed for log space, and the
+    /// caller does not wait for that.
     #[cold]
-    pub fn wait_at_gate(&self) -> Result<()> {
-        if self.manual && self.gate.is_closed_for(Reason::LogSpace) {
+    pub fn wait_at_gate(&self, for_log_space: bool) -> Result<bool> {
+        let stalled = for_log_space && self.gate.is_closed_for(Reason::LogSpace);
+        if stalled && self.manual {
             return Err(no_log_space_in_a_manual_pool());
         }
         let began = Instant::now();
-        let stalled = self.gate.is_closed_for(Reason::LogSpace);
-        let open = self.gate.wait();
+        let left = self.gate.wait(for_log_space);
         if stalled {
             self.count_stall(began);
         }
-        if open { Ok(()) } else { Err(self.poison_error()) }
+        match left {
+            None => Ok(true),
+            Some(Reason::LogSpace) => {
+                self.ask_for_log_space();
+                Ok(false)
+            }
+            Some(_) => Err(self.poison_error()),
+        }
     }
 
     /// Gives the pool up: it stays at its last durable epoch. The first reason is kept.

@@ -44,20 +44,25 @@ impl Gate {
         *reasons &= !(reason as u8);
         if *reasons == 0 {
             clock.open_gate();
-            self.opened.notify_all();
         }
+        // Also where another reason is left: it may be the one that a waiting thread does not wait for.
+        self.opened.notify_all();
     }
 
-    /// Waits until no reason is left that will pass; gives `false` when the pool is poisoned.
-    pub fn wait(&self) -> bool {
+    /// Waits until no reason is left that will pass. Gives the reason that it does not wait for: a failed pool, and, unless
+    /// `for_log_space`, a full log.
+    pub fn wait(&self, for_log_space: bool) -> Option<Reason> {
         let mut reasons = self.reasons.lock();
         while *reasons != 0 {
             if *reasons & Reason::Poisoned as u8 != 0 {
-                return false;
+                return Some(Reason::Poisoned);
+            }
+            if !for_log_space && *reasons & Reason::LogSpace as u8 != 0 {
+                return Some(Reason::LogSpace);
             }
             self.opened.wait(&mut reasons);
         }
-        true
+        None
     }
 
     /// Wakes everybody, to see that the pool is poisoned.

@@ -92,7 +92,12 @@ impl Engine {
 
     /// Whether a transaction that starts now might overflow the ring.
     fn log_space_is_short(&self) -> bool {
-        self.log_space_used() + self.kept_free() > self.heap.log().capacity()
+        self.is_short_of(0)
+    }
+
+    /// Whether one that reserves `lines` might.
+    fn is_short_of(&self, lines: u64) -> bool {
+        self.log_space_used() + lines * 2 * LINE_COST + self.kept_free() > self.heap.log().capacity()
     }
 
     /// Lines that any transaction may mark; log space for them is kept free at every start.
@@ -126,8 +131,8 @@ impl Engine {
         fits
     }
 
-    /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
-    pub fn reserve(&self, bytes: usize) -> Result<u64> {
+    /// Lines that a transaction of `bytes` has to reserve; none where its share is enough.
+    fn lines_beyond_share(&self, bytes: usize) -> Result<u64> {
         let lines = (bytes as u64).div_ceil(towa_media::LINE as u64) + 2;
         if self.heap.is_volatile() || lines <= self.share_lines() {
             return Ok(0);
@@ -136,26 +141,70 @@ impl Engine {
         if lines * LINE_COST * 2 + log_len / 4 + FIXED_SLACK > log_len {
             return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
         }
+        Ok(lines)
+    }
+
+    /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
+    pub fn reserve(&self, bytes: usize) -> Result<u64> {
+        let lines = self.lines_beyond_share(bytes)?;
         let began = Instant::now();
         for tries in 0.. {
             self.check()?;
-            self.reserved.fetch_add(lines, Relaxed);
-            if !self.log_space_is_short() {
+            if self.reserve_now(lines) {
                 if tries > 0 {
                     self.count_stall(began);
                 }
                 break;
             }
-            self.reserved.fetch_sub(lines, Relaxed);
             if self.manual {
                 return Err(no_log_space_in_a_manual_pool());
             }
-            self.request_checkpoint();
-            self.requests.0.lock().bring_up = true;
-            self.pending.1.notify_all();
+            self.ask_for_log_space();
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(lines)
+    }
+
+    /// [`reserve`](Self::reserve) without waiting: `None` where there is no space now. The persister is asked for some.
+    pub fn try_reserve(&self, bytes: usize) -> Result<Option<u64>> {
+        let lines = self.lines_beyond_share(bytes)?;
+        if self.reserve_now(lines) {
+            return Ok(Some(lines));
+        }
+        self.check()?;
+        self.ask_for_log_space();
+        Ok(None)
+    }
+
+    /// Reserves `lines` if there is log space for them; none are always there.
+    fn reserve_now(&self, lines: u64) -> bool {
+        if lines == 0 {
+            return true;
+        }
+        self.reserved.fetch_add(lines, Relaxed);
+        let fits = !self.log_space_is_short();
+        if !fits {
+            self.reserved.fetch_sub(lines, Relaxed);
+        }
+        fits
+    }
+
+    /// Whether a transaction of `bytes` could begin now without waiting for log space; if not, the persister is asked for some. A
+    /// transaction that the log can never hold need not wait either: it is refused.
+    pub fn has_log_space(&self, bytes: usize) -> bool {
+        let Ok(lines) = self.lines_beyond_share(bytes) else { return true };
+        let has = !self.gate.is_closed_for(Reason::LogSpace) && (lines == 0 || !self.is_short_of(lines));
+        if !has && !self.is_poisoned() {
+            self.ask_for_log_space();
+        }
+        has || self.is_poisoned()
+    }
+
+    /// Asks the persister for a checkpoint, and for the log to be cut as soon as the image holds what it says.
+    pub fn ask_for_log_space(&self) {
+        self.request_checkpoint();
+        self.requests.0.lock().bring_up = true;
+        self.pending.1.notify_all();
     }
 
     pub fn count_stall(&self, began: Instant) {

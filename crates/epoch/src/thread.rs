@@ -117,7 +117,7 @@ impl Thread {
     /// of the next wrote would tear the order of epochs.
     #[inline]
     pub fn begin(&mut self) -> Result<Tx<'_>> {
-        self.enter()?;
+        self.enter(true)?;
         Ok(Tx::running(self))
     }
 
@@ -129,13 +129,42 @@ impl Thread {
     pub fn begin_reserving(&mut self, bytes: usize) -> Result<Tx<'_>> {
         self.engine().refuse_in_child("a transaction")?;
         let lines = self.engine().reserve(bytes)?;
-        if let Err(e) = self.enter() {
+        if let Err(e) = self.enter(true) {
             self.engine().unreserve(lines);
             return Err(e);
         }
+        Ok(self.run_with(lines))
+    }
+
+    /// [`begin_reserving`](Self::begin_reserving) for threads that serve many: it does not wait for log space. `None` where there is none
+    /// now: nothing was begun, and the persister is at work. Ask again, after [`has_log_space`](Self::has_log_space) or some time.
+    ///
+    /// It does wait, for moments, where the gate is closed for another reason: a stop-the-world checkpoint, a lazily opened heap that moves.
+    ///
+    /// # Errors
+    /// As [`begin_reserving`](Self::begin_reserving).
+    pub fn try_begin_reserving(&mut self, bytes: usize) -> Result<Option<Tx<'_>>> {
+        let engine = self.engine();
+        engine.refuse_in_child("a transaction")?;
+        let Some(lines) = engine.try_reserve(bytes)? else { return Ok(None) };
+        let entered = self.enter(false);
+        if !matches!(entered, Ok(true)) && lines > 0 {
+            engine.unreserve(lines);
+        }
+        Ok(entered?.then(|| self.run_with(lines)))
+    }
+
+    /// Whether [`try_begin_reserving`](Self::try_begin_reserving) of `bytes` would begin now, as far as log space goes. Where it would not,
+    /// the persister is asked for some.
+    pub fn has_log_space(&self, bytes: usize) -> bool {
+        self.engine().has_log_space(bytes)
+    }
+
+    /// The transaction that has just begun, with the `lines` that were reserved for it.
+    fn run_with(&self, lines: u64) -> Tx<'_> {
         self.reserved.set(lines);
         self.may_mark.set(self.may_mark.get().saturating_add(lines));
-        Ok(Tx::running(self))
+        Tx::running(self)
     }
 
     /// Starts a transaction that [`Tx::abort`] can roll back. Costs a copy of each line it writes.
@@ -157,8 +186,9 @@ impl Thread {
         Ok(Tx::running(self))
     }
 
+    /// Announces a transaction; `false` where log space is short and the caller does not wait for it.
     #[inline]
-    fn enter(&self) -> Result<()> {
+    fn enter(&self, waits: bool) -> Result<bool> {
         let engine = self.engine();
         engine.refuse_in_child("a transaction")?;
         let slot = self.slot();
@@ -174,9 +204,11 @@ impl Thread {
                 let mut window = self.window.get();
                 window.tag = tag_of(epoch);
                 self.window.set(window);
-                return Ok(());
+                return Ok(true);
             }
-            engine.wait_at_gate()?;
+            if !engine.wait_at_gate(waits)? {
+                return Ok(false);
+            }
         }
     }
 

@@ -148,6 +148,70 @@ fn a_manual_pool_says_that_it_needs_a_checkpoint() {
     pool.register().expect("register").begin_reserving(1 << 20).expect("there is room again").commit();
 }
 
+/// Fills the log of a manual pool with transactions of a MiB, as long as one begins; how many did.
+fn fill_the_log(thread: &mut Thread) -> u64 {
+    let mut begun = 0;
+    while let Some(tx) = thread.try_begin_reserving(1 << 20).expect("a sound pool") {
+        let block = tx.alloc((1 << 20) - 4096).expect("space");
+        write_lines(&tx, block, ((1 << 20) - 4096) / LINE, begun);
+        tx.commit();
+        begun += 1;
+        assert!(begun < 100, "a log of some MiB holds no hundred of them");
+    }
+    begun
+}
+
+#[test]
+fn a_transaction_that_does_not_wait_for_log_space_says_so_and_changes_nothing() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    assert!(thread.has_log_space(1 << 20));
+    assert!(fill_the_log(&mut thread) > 0);
+    assert!(!thread.has_log_space(1 << 20));
+    for _ in 0..100_000 {
+        // What was reserved for one that did not begin is given back: else these would use up the log.
+        assert!(thread.try_begin_reserving(1 << 20).expect("a sound pool").is_none());
+    }
+    pool.checkpoint().expect("checkpoint");
+    pool.apply_now().expect("apply");
+    assert!(thread.has_log_space(1 << 20));
+    thread.try_begin_reserving(1 << 20).expect("a sound pool").expect("there is space again").commit();
+    assert!(matches!(thread.try_begin_reserving(1 << 30), Err(Error::TooLarge { .. })));
+}
+
+#[test]
+fn a_closed_gate_does_not_hold_up_a_transaction_that_does_not_wait() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    // Small transactions reserve nothing: the gate is all that stops them.
+    let mut begun = 0u64;
+    while let Some(tx) = thread.try_begin_reserving(0).expect("a sound pool") {
+        let block = tx.alloc(4000).expect("space");
+        write_lines(&tx, block, 4000 / LINE, begun);
+        tx.commit();
+        begun += 1;
+        assert!(begun < 100_000, "the log never fills");
+    }
+    assert!(!thread.has_log_space(0));
+    assert!(thread.begin().is_err(), "a manual pool says that it needs a checkpoint");
+    pool.checkpoint().expect("checkpoint");
+    pool.apply_now().expect("apply");
+    assert!(thread.try_begin_reserving(0).expect("a sound pool").is_some());
+}
+
+#[test]
+fn a_failed_pool_is_no_lack_of_log_space() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+    let mut thread = pool.register().expect("register");
+    fill_the_log(&mut thread);
+    pool.register().expect("register").begin().expect("a small one").abort();
+    assert!(matches!(thread.try_begin_reserving(1 << 20), Err(Error::Poisoned { .. })));
+    assert!(thread.has_log_space(1 << 20), "there is nothing to wait for");
+}
+
 #[test]
 fn close_beside_writers_keeps_every_commit() {
     for round in 0..20u64 {
