@@ -1,9 +1,12 @@
 //! The server's clock: whole seconds since 1970, as memcached counts expiry times.
 //!
-//! Wall-clock time, so that expiry goes on while the server is down. Reading it costs some nanoseconds (the coarse clock of the
-//! vDSO) and happens once per batch of requests.
+//! The wall clock is read once, when the server starts, so that expiry goes on while it is down. From then on the time since the machine
+//! booted is added, which nobody can set: an item with a minute to live lives a minute, whatever NTP or an administrator does to the
+//! wall clock meanwhile. (Time that the machine sleeps counts.) memcached does the same. Reading it costs some nanoseconds and happens once
+//! per batch of requests.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Largest expiry time taken as seconds from now: 30 days. Greater ones are dates.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
@@ -14,6 +17,8 @@ const HEAD_START: u32 = 62;
 #[derive(Debug)]
 pub struct Clock {
     started: u32,
+    /// The wall clock at the start, less the time since boot then.
+    booted: Duration,
     offset: AtomicI64,
     /// The time at which it was stopped, or negative.
     stopped: AtomicI64,
@@ -21,18 +26,28 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        let clock = Clock { started: 0, offset: AtomicI64::new(0), stopped: AtomicI64::new(-1) };
-        let started = clock.now();
-        Clock { started, ..clock }
+        Clock::starting_at(read(libc::CLOCK_REALTIME))
     }
 }
 
 impl Clock {
-    /// Seconds since 1970.
+    /// A clock of a server that starts when the wall clock says `wall`.
+    fn starting_at(wall: Duration) -> Clock {
+        let booted = wall.saturating_sub(read(libc::CLOCK_BOOTTIME));
+        let clock = Clock { started: 0, booted, offset: AtomicI64::new(0), stopped: AtomicI64::new(-1) };
+        let started = clock.now();
+        Clock { started, ..clock }
+    }
+
+    /// Seconds since 1970, by a clock that nobody sets.
     pub fn now(&self) -> u32 {
         let stopped = self.stopped.load(Relaxed);
-        let base = if stopped >= 0 { stopped } else { wall() };
+        let base = if stopped >= 0 { stopped } else { self.running() };
         (base + self.offset.load(Relaxed)).clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    fn running(&self) -> i64 {
+        (self.booted + read(libc::CLOCK_BOOTTIME)).as_secs() as i64
     }
 
     /// When the server started.
@@ -47,7 +62,7 @@ impl Clock {
 
     /// Stops the clock, or lets it run again.
     pub fn stop(&self, stop: bool) {
-        self.stopped.store(if stop { wall() } else { -1 }, Relaxed);
+        self.stopped.store(if stop { self.running() } else { -1 }, Relaxed);
     }
 
     /// The date that a client's expiry time means: 0 is never, up to 30 days count from `now`, more is a date, negative is at
@@ -64,11 +79,11 @@ impl Clock {
     }
 }
 
-fn wall() -> i64 {
+fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the result; the call cannot fail with this clock on Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
-    time.tv_sec
+    // SAFETY: `time` is a valid place for the result; the call cannot fail with these clocks on Linux.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
 }
 
 #[cfg(test)]
@@ -86,6 +101,17 @@ mod tests {
         assert!(clock.expiry(-1, now) < now);
         assert!(clock.expiry(-1, now) > 0);
         assert_eq!(clock.expiry(now as i32 + 5, now), now + 5);
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_changes_nothing() {
+        // The server started when the wall clock said this; it says something else now, as if it had been set since.
+        let then = Duration::from_secs(1_700_000_000);
+        let clock = Clock::starting_at(then);
+        assert_eq!(clock.started(), 1_700_000_000);
+        std::thread::sleep(Duration::from_millis(1100));
+        let passed = clock.now() - clock.started();
+        assert!((1..60).contains(&passed), "{passed} seconds passed");
     }
 
     #[test]
