@@ -18,6 +18,7 @@ counters! {
     CasHits, CasMisses, CasMismatches, StoreTooLarge, StoreNoMemory, StoreFailed,
     TotalItems, Evictions, EvictedUnfetched, EvictedExpiring, Reclaimed, CrawlerReclaimed, ExpiredUnfetched,
     BytesRead, BytesWritten, Connections, Rejected, IdleKicks, RequestKicks, ListenDisabled, Yields, Panics, Barriers,
+    LogWaits, LogWaitMicros,
 }
 
 /// A thread's counters, on lines of their own.

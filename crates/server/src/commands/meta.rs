@@ -323,17 +323,13 @@ fn arithmetic_once(
     let hash = store.hash(key);
     let stripe = store.lock(hash);
     let increment = !matches!(meta.mode, b'D' | b'-');
-    let counted = count(store, worker, &stripe, (key, hash), (increment, meta.delta), meta.cas.unwrap_or(0))?;
     let now = worker.now;
+    let expires = meta.ttl.map(|given| shared.clock.expiry(given, now));
+    let cas = meta.cas.unwrap_or(0);
+    let counted = count(store, worker, &stripe, (key, hash), (increment, meta.delta), cas, expires)?;
     match counted {
-        Counted::To(number, item) => {
-            let before = item.expires();
-            let expires = answer_arithmetic(shared, meta, key, (number, item.cas(), before, now), false, out);
-            if expires != before {
-                let tx = worker.begin()?;
-                stripe.put_state(&tx, item, expires, item.bits(), item.cas());
-                tx.commit();
-            }
+        Counted::To(number, item, before) => {
+            answer_arithmetic(shared, meta, key, (number, item.cas(), before, now), false, out);
             Ok(Answer::Given)
         }
         Counted::NotFound if meta.vivify.is_some() => {

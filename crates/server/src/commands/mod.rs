@@ -24,6 +24,8 @@ pub(crate) fn line(out: &mut Vec<u8>, text: &[u8]) {
 fn failure(out: &mut Vec<u8>, failure: &Failure, no_memory: &[u8]) {
     match failure {
         Failure::NoMemory => line(out, no_memory),
+        // No answer: the session has the request carried out again.
+        Failure::NoLogSpace => {}
         Failure::Engine(why) => {
             out.extend_from_slice(b"SERVER_ERROR ");
             out.extend(why.bytes().map(|b| if b.is_ascii_control() { b' ' } else { b }));

@@ -5,7 +5,7 @@ use crate::counters::Counter;
 use crate::protocol::{self, Limits, Request, Step, parse};
 use crate::receiving::Share;
 use crate::server::Shared;
-use crate::store::{Store, Worker};
+use crate::store::{Failure, Store, Worker};
 
 /// Output at which a session lets the network drain it before it goes on.
 pub const OUTPUT_HIGH: usize = 256 * 1024;
@@ -23,6 +23,8 @@ pub enum Progress {
     Full,
     /// A client waits until this epoch is durable; then [`Session::resume`].
     Parked(u64),
+    /// The next request needs so many bytes of log, and there are none now. It was not taken: call again when the log has space.
+    WantsLog(usize),
     /// Send what there is, then close.
     Close,
 }
@@ -64,6 +66,9 @@ impl Session {
     fn dialogue(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         let mut done = 0;
         let progress = loop {
+            if let Some(bytes) = worker.take_wanted_log() {
+                break Progress::WantsLog(bytes);
+            }
             if out.len() >= OUTPUT_HIGH {
                 break Progress::Full;
             }
@@ -88,11 +93,7 @@ impl Session {
                 }
                 _ => self.started = true,
             }
-            let step = parse(rest, &shared.limits);
-            if !matches!(step, Step::Incomplete(_)) {
-                self.share.release();
-            }
-            match step {
+            match parse(rest, &shared.limits) {
                 Step::Incomplete(need) => {
                     let there = rest.len() as u64;
                     if self.share.hold(&shared.receiving, there, there + need as u64) {
@@ -104,13 +105,15 @@ impl Session {
                         // A retrieval's long line, which has a limit of its own.
                         break Progress::More(need);
                     };
-                    self.share.release();
-                    self.swallow = swallow;
-                    storing::too_large(shared, worker, &request, false, out);
-                    done += used;
+                    if storing::too_large(shared, worker, &request, false, out) {
+                        self.share.release();
+                        self.swallow = swallow;
+                        done += used;
+                    }
                 }
                 Step::Close => break Progress::Close,
                 Step::Reply { used, swallow, line: reply, quiet } => {
+                    self.share.release();
                     if !quiet {
                         line(out, reply);
                     }
@@ -129,8 +132,15 @@ impl Session {
                     done += self.go_on(shared, worker, rest, Retrieval { used, keys, with_cas, expires }, out);
                 }
                 Step::Request { used, request } => {
+                    let before = out.len();
+                    let progress = self.execute(shared, worker, request, out);
+                    if let Some(bytes) = worker.take_wanted_log() {
+                        out.truncate(before);
+                        break Progress::WantsLog(bytes);
+                    }
+                    self.share.release();
                     done += used;
-                    if let Some(progress) = self.execute(shared, worker, request, out) {
+                    if let Some(progress) = progress {
                         break progress;
                     }
                 }
@@ -149,6 +159,11 @@ impl Session {
                 return 0;
             }
             if let Err(why) = text::get(&shared.store, worker, key, retrieval.with_cas, retrieval.expires, out) {
+                if let Failure::NoLogSpace = why {
+                    retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
+                    self.retrieval = Some(retrieval);
+                    return 0;
+                }
                 self.retrieval = None;
                 failure(out, &why, NO_MEMORY);
                 return retrieval.used;
@@ -163,8 +178,9 @@ impl Session {
     fn execute(&mut self, shared: &Shared, worker: &mut Worker, request: Request<'_>, out: &mut Vec<u8>) -> Option<Progress> {
         match request {
             Request::TooLarge { swallow, .. } => {
-                self.swallow = swallow;
-                storing::too_large(shared, worker, &request, true, out);
+                if storing::too_large(shared, worker, &request, true, out) {
+                    self.swallow = swallow;
+                }
             }
             Request::Quit => return Some(Progress::Close),
             Request::Shutdown { .. } if !shared.config.shutdown_command => line(out, b"ERROR: shutdown not enabled"),
@@ -220,7 +236,7 @@ impl Session {
 }
 
 fn not_durable(why: &str, out: &mut Vec<u8>) {
-    failure(out, &crate::store::Failure::Engine(format!("not durable: {why}")), NO_MEMORY);
+    failure(out, &Failure::Engine(format!("not durable: {why}")), NO_MEMORY);
 }
 
 fn acknowledge(store: &Store, out: &mut Vec<u8>) {

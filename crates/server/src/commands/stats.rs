@@ -195,8 +195,9 @@ fn durability(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("log_capacity", engine.log_capacity);
     stats.put("lines_logged", engine.lines_logged);
     stats.put("medium_bytes", engine.medium_bytes);
-    stats.put("stalls", engine.stalls);
-    stats.put("stall_us", engine.stall_us);
+    let sums = shared.sums();
+    stats.put("stalls", engine.stalls + sums.get(Counter::LogWaits));
+    stats.put("stall_us", engine.stall_us + sums.get(Counter::LogWaitMicros));
     stats.put("heap_used", engine.heap_used);
     stats.put("heap_len", engine.heap_len);
     stats.put("recovered_lines", engine.recovered_lines);

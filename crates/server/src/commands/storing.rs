@@ -71,20 +71,21 @@ pub(super) fn store_command(shared: &Shared, worker: &mut Worker, request: &prot
 /// Stores, if the verb's condition holds. What cannot be stored for want of room takes the old value with it where the client
 /// would else take that for the new one (`set`), as in memcached.
 pub(super) fn put(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<Stored> {
-    worker.counters.inc(Counter::SetCommands);
     let store = &*shared.store;
     let size = HEAD_LEN + request.key.len() + request.data.len();
     let result = store.with_room(worker, size, |worker| put_once(shared, worker, request));
     match &result {
+        Err(Failure::NoLogSpace) => return result,
         Err(Failure::NoMemory) => {
-            worker.counters.inc(Counter::StoreNoMemory);
             if request.verb == Verb::Set {
-                drop_present(store, worker, request.key);
+                drop_present(store, worker, request.key)?;
             }
+            worker.counters.inc(Counter::StoreNoMemory);
         }
         Err(Failure::Engine(_)) => worker.counters.inc(Counter::StoreFailed),
         Ok(_) => {}
     }
+    worker.counters.inc(Counter::SetCommands);
     result
 }
 
@@ -115,6 +116,9 @@ fn put_once(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<S
     };
     tx.commit();
     worker.counters.inc(Counter::TotalItems);
+    if request.verb == Verb::Cas {
+        worker.counters.inc(Counter::CasHits);
+    }
     if found.is_some() && !live {
         worker.counters.inc(Counter::Reclaimed);
     }
@@ -146,12 +150,8 @@ fn decide<'a>(
             old.touch_access(worker.now, false);
             Some(Stored::No)
         }
-        Verb::Cas if request.cas != 0 && request.cas == old.cas() => {
-            counters.inc(Counter::CasHits);
-            None
-        }
+        Verb::Cas if request.cas != 0 && request.cas == old.cas() => None,
         Verb::Cas if request.accept_stale && request.cas != 0 && request.cas < old.cas() => {
-            counters.inc(Counter::CasHits);
             content.expires = old.expires();
             content.bits |= STALE | (old.bits() & TOKEN_SENT);
             None
@@ -178,24 +178,29 @@ fn decide<'a>(
     }
 }
 
-/// Removes `key` if it is there, live or not.
-fn drop_present(store: &Store, worker: &mut Worker, key: &[u8]) {
+/// Removes `key` if it is there, live or not. In a failed pool it stays. Fails where the log has no space now.
+fn drop_present(store: &Store, worker: &mut Worker, key: &[u8]) -> Result<()> {
     let stripe = store.lock(store.hash(key));
-    if let Some(found) = stripe.find(key)
-        && let Ok(tx) = worker.begin()
-    {
-        stripe.remove(&tx, found);
-        tx.commit();
+    let Some(found) = stripe.find(key) else { return Ok(()) };
+    match worker.begin() {
+        Ok(tx) => {
+            stripe.remove(&tx, found);
+            tx.commit();
+            Ok(())
+        }
+        Err(Failure::NoLogSpace) => Err(Failure::NoLogSpace),
+        Err(_) => Ok(()),
     }
 }
 
-/// A value beyond `-I`, or one that there is no room to receive.
-pub(super) fn too_large(shared: &Shared, worker: &mut Worker, request: &Request<'_>, is_room: bool, out: &mut Vec<u8>) {
-    let Request::TooLarge { key, binary, unlink, noreply, .. } = *request else { return };
-    worker.counters.inc(if is_room { Counter::StoreTooLarge } else { Counter::StoreNoMemory });
-    if unlink {
-        let mut scratch = [0; KEY_MAX];
-        drop_present(&shared.store, worker, decode_key(key, binary, &mut scratch));
+/// Refuses a value beyond `-I`, or one that there is no room to receive; `false`: not yet, the log has no space to drop the old value.
+pub(super) fn too_large(shared: &Shared, worker: &mut Worker, request: &Request<'_>, is_room: bool, out: &mut Vec<u8>) -> bool {
+    let Request::TooLarge { key, binary, unlink, noreply, .. } = *request else { return true };
+    let mut scratch = [0; KEY_MAX];
+    if unlink && drop_present(&shared.store, worker, decode_key(key, binary, &mut scratch)).is_err() {
+        return false;
     }
+    worker.counters.inc(if is_room { Counter::StoreTooLarge } else { Counter::StoreNoMemory });
     say(out, noreply, if is_room { b"SERVER_ERROR object too large for cache" } else { NO_MEMORY });
+    true
 }

@@ -100,14 +100,14 @@ pub(super) fn get(
         None => (Counter::GetCommands, Counter::GetHits, Counter::GetMisses),
         Some(_) => (Counter::TouchCommands, Counter::TouchHits, Counter::TouchMisses),
     };
-    worker.counters.inc(all);
-    worker.counters.inc(if found.is_some() { hits } else { misses });
-    let Some(Found { item, .. }) = found else { return Ok(()) };
-    if let Some(expires) = expires {
+    if let (Some(Found { item, .. }), Some(expires)) = (found, expires) {
         let tx = worker.begin()?;
         stripe.put_state(&tx, item, expires, item.bits(), item.cas());
         tx.commit();
     }
+    worker.counters.inc(all);
+    worker.counters.inc(if found.is_some() { hits } else { misses });
+    let Some(Found { item, .. }) = found else { return Ok(()) };
     item.touch_access(worker.now, true);
     let data = item.data();
     out.reserve(key.len() + data.len() + 64);
@@ -141,8 +141,8 @@ fn delete(store: &Store, worker: &mut Worker, key: &[u8]) -> Result<bool> {
 
 fn touch(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> Result<bool> {
     let stripe = store.lock(store.hash(key));
-    worker.counters.inc(Counter::TouchCommands);
     let Some(Found { item, .. }) = look_up_live(store, worker, &stripe, key) else {
+        worker.counters.inc(Counter::TouchCommands);
         worker.counters.inc(Counter::TouchMisses);
         return Ok(false);
     };
@@ -150,20 +150,22 @@ fn touch(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> Result
     stripe.put_state(&tx, item, expires, item.bits(), item.cas());
     tx.commit();
     item.touch_access(worker.now, true);
+    worker.counters.inc(Counter::TouchCommands);
     worker.counters.inc(Counter::TouchHits);
     Ok(true)
 }
 
 /// What became of counting.
 pub(super) enum Counted {
-    /// The new number, and the item that holds it now.
-    To(u64, Item),
+    /// The new number, the item that holds it now, and when that would have expired before.
+    To(u64, Item, u32),
     NotFound,
     NotANumber,
     OtherCas,
 }
 
-/// Counts up or down, in place where the digits fit: then blanks fill up the old length, as in memcached.
+/// Counts up or down, in place where the digits fit: then blanks fill up the old length, as in memcached. `expires` is a new expiry
+/// time, set in the same transaction.
 pub(super) fn count(
     store: &Store,
     worker: &mut Worker,
@@ -171,6 +173,7 @@ pub(super) fn count(
     (key, hash): (&[u8], u64),
     (increment, delta): (bool, u64),
     cas: u64,
+    expires: Option<u32>,
 ) -> Result<Counted> {
     let Some(found) = look_up_live(store, worker, stripe, key) else { return Ok(Counted::NotFound) };
     let item = found.item;
@@ -186,19 +189,24 @@ pub(super) fn count(
     let mut buffer = [0; DIGITS_MAX];
     let digits = format_u64(new, &mut buffer);
     let now = worker.now;
+    let before = item.expires();
+    let expires = expires.unwrap_or(before);
     let tx = worker.begin()?;
     let item = if digits.len() <= item.value_len() {
         stripe.put_number(&tx, item, digits, new_cas);
+        if expires != before {
+            stripe.put_state(&tx, item, expires, item.bits(), new_cas);
+        }
         item.touch_access(now, false);
         item
     } else {
-        let (flags, expires) = (item.flags(), item.expires());
+        let flags = item.flags();
         let content = Content { key, hash, value: (digits, b"\r\n"), flags, expires, bits: 0, cas: new_cas, now };
         stripe.replace(&tx, found, &content)?
     };
     tx.commit();
     worker.counters.inc(if increment { Counter::IncrHits } else { Counter::DecrHits });
-    Ok(Counted::To(new, item))
+    Ok(Counted::To(new, item, before))
 }
 
 /// Room that a counter may need.
@@ -210,10 +218,10 @@ fn arithmetic(store: &Store, worker: &mut Worker, key: &[u8], by: (bool, u64), n
     let hash = store.hash(key);
     let result = store.with_room(worker, counter_size(key), |worker| {
         let stripe = store.lock(hash);
-        count(store, worker, &stripe, (key, hash), by, 0)
+        count(store, worker, &stripe, (key, hash), by, 0, None)
     });
     match result {
-        Ok(Counted::To(number, _)) if !noreply => {
+        Ok(Counted::To(number, ..)) if !noreply => {
             push_u64(out, number);
             out.extend_from_slice(b"\r\n");
         }
@@ -231,21 +239,21 @@ fn arithmetic(store: &Store, worker: &mut Worker, key: &[u8], by: (bool, u64), n
 pub(super) const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 fn flush_all(shared: &Shared, worker: &mut Worker, (delay, invalid): (i32, bool), noreply: bool, out: &mut Vec<u8>) {
-    worker.counters.inc(Counter::FlushCommands);
-    if !shared.config.flush_enabled {
-        return say(out, noreply, b"CLIENT_ERROR flush_all not allowed");
-    }
-    if invalid {
-        return say(out, noreply, b"CLIENT_ERROR invalid exptime argument");
-    }
     // At the second that was given, as protocol.txt says. memcached flushes a second earlier: up to a whole second too soon, and
     // what is stored in that second is gone at once.
     let due = if delay > 0 { shared.clock.expiry(delay, worker.now) } else { 0 };
     let at = (due > worker.now).then_some(due);
-    match shared.store.flush(worker, at) {
-        Ok(()) => say(out, noreply, b"OK"),
+    let answer: Result<&[u8]> = match (shared.config.flush_enabled, invalid) {
+        (false, _) => Ok(b"CLIENT_ERROR flush_all not allowed"),
+        (_, true) => Ok(b"CLIENT_ERROR invalid exptime argument"),
+        _ => shared.store.flush(worker, at).map(|()| &b"OK"[..]),
+    };
+    match answer {
+        Err(Failure::NoLogSpace) => return,
+        Ok(answer) => say(out, noreply, answer),
         Err(why) => say_failure(out, noreply, &why),
     }
+    worker.counters.inc(Counter::FlushCommands);
 }
 
 fn memory_limit(store: &Store, megabytes: u32) -> &'static [u8] {

@@ -3,6 +3,7 @@
 //! What must always hold: whatever happens to one connection - an error of its socket, a panic, a time limit - ends that one, with
 //! all that it owns, and nothing else. What the worker keeps (scratch, spare memory, its side of the store) holds nothing of it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,6 +17,9 @@ use crate::error::Result;
 use crate::server::Shared;
 use crate::store::{Failure, Worker as StoreWorker};
 
+/// Transactions of one connection while others wait for log space.
+const STORES_PER_TURN: u32 = 32;
+
 /// Connections over `S`, served by one thread.
 pub struct Clients<S> {
     /// The worker's number.
@@ -26,6 +30,8 @@ pub struct Clients<S> {
     /// Those whose turn was over before their input was.
     again: Vec<Key>,
     parked: Vec<Key>,
+    /// Those that wait for log space, in the order in which they get it.
+    queue: VecDeque<Key>,
     scratch: Scratch,
     spare: Spare,
     tick: u32,
@@ -41,6 +47,7 @@ impl<S: Transport> Clients<S> {
             connections: Slots::default(),
             again: Vec::new(),
             parked: Vec::new(),
+            queue: VecDeque::new(),
             scratch: Scratch::default(),
             spare: Spare::default(),
             tick: 0,
@@ -78,10 +85,17 @@ impl<S: Transport> Clients<S> {
         std::mem::take(&mut self.again)
     }
 
-    /// Serves one connection. A panic in there costs that connection alone.
+    /// Serves one connection. While others wait for log space, it may not begin a transaction before them.
     pub fn turn(&mut self, key: Key) {
-        match self.guarded(key, Connection::turn) {
+        self.store.allow(if self.queue.is_empty() { u32::MAX } else { 0 });
+        self.turn_by(key, Connection::turn);
+    }
+
+    /// Serves one connection by `act`. A panic in there costs that connection alone.
+    fn turn_by(&mut self, key: Key, act: impl FnOnce(&mut Connection<S>, &mut Loan<'_>) -> Fate) {
+        match self.guarded(key, act) {
             None | Some(Fate::Wait) => {}
+            Some(Fate::Queue) => self.queue.push_back(key),
             Some(Fate::Again) => self.again.push(key),
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
@@ -120,6 +134,28 @@ impl<S: Transport> Clients<S> {
                 None => {}
             }
         }
+    }
+
+    /// Goes on with connections that wait for log space, in turn, as long as there is some. Each stores a little and goes to the end of
+    /// the queue, so that one with many requests does not keep the others waiting.
+    pub fn go_on_with_queue(&mut self) {
+        for _ in 0..self.queue.len() {
+            let Some(&key) = self.queue.front() else { break };
+            let wanted = self.connections.get_mut(key).and_then(|connection| connection.wanted_log());
+            if wanted.is_some_and(|bytes| !self.store.thread.has_log_space(bytes)) {
+                break;
+            }
+            self.queue.pop_front();
+            if wanted.is_some() {
+                self.store.allow(if self.queue.is_empty() { u32::MAX } else { STORES_PER_TURN });
+                self.turn_by(key, Connection::go_on);
+            }
+        }
+    }
+
+    /// Whether some wait for log space.
+    pub fn are_queued(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Whether some wait for an epoch.

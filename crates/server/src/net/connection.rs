@@ -1,6 +1,7 @@
 //! One client's connection: its stream, its session, and the bytes in between.
 
 use std::io::{self, ErrorKind};
+use std::time::Instant;
 
 use super::buffers::{Output, SCRATCH, Scratch, Spare};
 use super::stream::Transport;
@@ -39,6 +40,8 @@ pub enum Fate {
     Again,
     /// Wait until this epoch is durable.
     Park(u64),
+    /// Wait for log space, behind those that wait already.
+    Queue,
     /// Close it.
     Drop,
 }
@@ -58,6 +61,8 @@ pub struct Connection<S> {
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
+    /// Bytes of log it waits for, and since when.
+    wants_log: Option<(usize, Instant)>,
     /// The peer has closed its side, says the event: read until the end.
     pub ends: bool,
     /// Last request's time.
@@ -80,6 +85,7 @@ impl<S: Transport> Connection<S> {
             output: Output::default(),
             closing: false,
             parked: None,
+            wants_log: None,
             ends: false,
             active: tick,
             arriving: None,
@@ -102,7 +108,7 @@ impl<S: Transport> Connection<S> {
 
     /// One read, one batch of requests, one write. `None`: go on.
     fn step(&mut self, loan: &mut Loan<'_>) -> io::Result<Option<Fate>> {
-        if !self.send(loan)? || self.parked.is_some() {
+        if !self.send(loan)? || self.parked.is_some() || self.wants_log.is_some() {
             return Ok(Some(Fate::Wait));
         }
         if self.closing {
@@ -129,6 +135,10 @@ impl<S: Transport> Connection<S> {
             Progress::Parked(epoch) => {
                 self.parked = Some(epoch);
                 Some(Fate::Park(epoch))
+            }
+            Progress::WantsLog(bytes) => {
+                self.wants_log = Some((bytes, Instant::now()));
+                Some(Fate::Queue)
             }
             Progress::Close => {
                 self.closing = true;
@@ -227,6 +237,22 @@ impl<S: Transport> Connection<S> {
         true
     }
 
+    /// Bytes of log that it waits for.
+    pub fn wanted_log(&self) -> Option<usize> {
+        self.wants_log.map(|(bytes, _)| bytes)
+    }
+
+    /// The log has space for what it waits for: goes on with the request.
+    pub fn go_on(&mut self, loan: &mut Loan<'_>) -> Fate {
+        if let Some((_, since)) = self.wants_log.take() {
+            loan.worker.counters.inc(Counter::LogWaits);
+            loan.worker.counters.add(Counter::LogWaitMicros, since.elapsed().as_micros() as u64);
+        }
+        // Its time limits begin anew: it was not the client that let the server wait.
+        self.active = loan.tick;
+        self.turn(loan)
+    }
+
     /// Whether it has been silent, or slow, for too long: what to count, if so.
     pub fn overdue(&self, shared: &Shared, tick: u32) -> Option<Counter> {
         if let (Some(limit), Some(since)) = (shared.config.request_timeout, self.stuck)
@@ -235,7 +261,7 @@ impl<S: Transport> Connection<S> {
         {
             return Some(Counter::RequestKicks);
         }
-        if self.parked.is_some() || !self.output.is_empty() {
+        if self.parked.is_some() || self.wants_log.is_some() || !self.output.is_empty() {
             return None;
         }
         if let (Some(limit), Some((since, bytes))) = (shared.config.request_timeout, self.arriving)

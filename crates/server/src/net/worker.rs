@@ -16,6 +16,8 @@ use crate::server::{Seat, Shared};
 const WAKE: Token = Token(usize::MAX);
 /// How often connections are looked over for overdue ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a worker sleeps between looks at the log that connections wait for.
+const QUEUE_TICK: Duration = Duration::from_millis(1);
 /// How long a stopping worker sleeps between looks at those it waits for.
 const DRAIN_TICK: Duration = Duration::from_millis(10);
 
@@ -79,7 +81,11 @@ impl Worker {
         let mut events = Events::with_capacity(1024);
         let mut looked = 0;
         while !self.shared.shutdown.is_wanted() {
-            let timeout = if self.clients.have_more() { Duration::ZERO } else { LOOK_EVERY };
+            let timeout = match (self.clients.have_more(), self.clients.are_queued()) {
+                (true, _) => Duration::ZERO,
+                (_, true) => QUEUE_TICK,
+                _ => LOOK_EVERY,
+            };
             self.round(&mut events, timeout);
             if self.tick != looked {
                 looked = self.tick;
@@ -108,6 +114,7 @@ impl Worker {
             }
         }
         again.into_iter().for_each(|key| self.clients.turn(key));
+        self.clients.go_on_with_queue();
     }
 
     fn renew_time(&mut self) {

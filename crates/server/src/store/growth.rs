@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use towa_epoch::{Result, Thread};
 
 use super::table::{BITS_MIN, STRIPES, Shape};
-use super::{Store, root};
+use super::{Failure, Store, Worker, root};
 
 /// Bytes that splitting one line may write: its own two lines, and a link in each of some dozens of items.
 const SPLIT_WRITES: usize = 4096;
@@ -39,11 +39,17 @@ impl Store {
     }
 
     /// Splits lower lines of `stripe` from its `from`-th on, at most `most`; where to go on, or `None` when all are split.
-    pub(super) fn split_stripe(&self, thread: &mut Thread, stripe: usize, from: u64, most: u64) -> Result<Option<u64>> {
+    pub(super) fn split_stripe(
+        &self,
+        worker: &mut Worker,
+        stripe: usize,
+        from: u64,
+        most: u64,
+    ) -> std::result::Result<Option<u64>, Failure> {
         let mut locked = self.lock(stripe as u64);
         let lines = locked.shape.lines() / 2 / STRIPES as u64;
         let end = (from + most).min(lines);
-        let tx = thread.begin_reserving((end - from) as usize * SPLIT_WRITES)?;
+        let tx = worker.begin_upkeep((end - from) as usize * SPLIT_WRITES)?;
         for line in from..end {
             locked.aim(stripe as u64 + line * STRIPES as u64);
             locked.split(&tx);

@@ -49,6 +49,8 @@ const SMALL_WRITES: usize = 4096;
 pub enum Failure {
     /// No room, and nothing could be evicted.
     NoMemory,
+    /// The log has no space now. The request comes again when there is some: see [`Worker::take_wanted_log`].
+    NoLogSpace,
     /// The engine refused: the pool is poisoned, its log is full for good, or the CAS ids ran out of reserve.
     Engine(String),
 }
@@ -72,6 +74,12 @@ pub struct Worker {
     pub now: u32,
     /// The newest epoch that whom it works for wrote in: see [`serve`](Self::serve).
     written: u64,
+    /// Transactions that may still begin. Few, or none, while connections of this thread wait for log space: see [`allow`](Self::allow).
+    allowed: u32,
+    /// A delayed flush is due and could not be carried out: nothing may be stored before it.
+    owes_flush: bool,
+    /// Bytes of log that the request at hand wanted and did not get.
+    wanted_log: Option<usize>,
     /// Bytes that may be stored before usage is added up again.
     headroom: i64,
     /// Pseudo-random state for eviction samples.
@@ -82,7 +90,21 @@ impl Worker {
     /// A worker of `pool`.
     pub fn new(pool: &Pool, counters: Arc<Counters>) -> Result<Worker> {
         let random = std::ptr::from_ref(&*counters) as u64 | 1;
-        Ok(Worker { thread: pool.register()?, counters, now: 0, written: 0, headroom: 0, random })
+        let thread = pool.register()?;
+        let (written, allowed, owes_flush, wanted_log) = (0, u32::MAX, false, None);
+        Ok(Worker { thread, counters, now: 0, written, allowed, owes_flush, wanted_log, headroom: 0, random })
+    }
+
+    /// How many transactions may begin from now on, `u32::MAX` for no limit. Then they fail with [`Failure::NoLogSpace`], so that those
+    /// who wait for log space get it in turn.
+    pub fn allow(&mut self, transactions: u32) {
+        self.allowed = transactions;
+    }
+
+    /// Bytes of log that the request just carried out wanted and did not get. The store is as before that request, and what it
+    /// answered does not count: it is to be carried out again.
+    pub fn take_wanted_log(&mut self) -> Option<usize> {
+        self.wanted_log.take()
     }
 
     /// Works for one connection: `written`, the newest epoch that this connection wrote in, follows what `act` does. No other
@@ -99,21 +121,27 @@ impl Worker {
         self.written
     }
 
-    /// Starts a transaction; the stripe's lock is held already. May wait for log space.
+    /// Starts a transaction; the stripe's lock is held already.
     pub fn begin(&mut self) -> std::result::Result<Tx<'_>, Failure> {
         self.begin_for(0)
     }
 
-    /// Starts a transaction that stores an item of `size` bytes.
+    /// Starts a transaction that stores an item of `size` bytes. Does not wait for log space: others wait for the stripe's lock.
     pub fn begin_for(&mut self, size: usize) -> std::result::Result<Tx<'_>, Failure> {
-        match self.thread.begin_reserving(size + SMALL_WRITES) {
-            Ok(tx) => {
-                self.written = self.written.max(tx.epoch());
-                Ok(tx)
-            }
-            // Full log or failed pool: evicting would not help.
-            Err(error) => Err(Failure::Engine(error.to_string())),
+        let bytes = size + SMALL_WRITES;
+        if self.allowed == 0 || self.owes_flush {
+            self.wanted_log = Some(bytes);
+            return Err(Failure::NoLogSpace);
         }
+        self.allowed -= u32::from(self.allowed != u32::MAX);
+        let tx = try_begin(&mut self.thread, &mut self.wanted_log, bytes)?;
+        self.written = self.written.max(tx.epoch());
+        Ok(tx)
+    }
+
+    /// Starts a transaction that no client asked for, such as an eviction: none's `durable` waits for it.
+    pub(super) fn begin_upkeep(&mut self, bytes: usize) -> std::result::Result<Tx<'_>, Failure> {
+        try_begin(&mut self.thread, &mut self.wanted_log, bytes)
     }
 
     fn random(&mut self) -> u64 {
@@ -122,6 +150,19 @@ impl Worker {
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+/// Starts a transaction of `bytes` if the log has space for it now; else notes that.
+fn try_begin<'t>(thread: &'t mut Thread, wanted: &mut Option<usize>, bytes: usize) -> std::result::Result<Tx<'t>, Failure> {
+    match thread.try_begin_reserving(bytes) {
+        Ok(Some(tx)) => Ok(tx),
+        Ok(None) => {
+            *wanted = Some(bytes);
+            Err(Failure::NoLogSpace)
+        }
+        // A failed pool, or more than the log can ever hold: evicting would not help.
+        Err(error) => Err(Failure::Engine(error.to_string())),
     }
 }
 
@@ -208,7 +249,7 @@ impl Store {
             store.count(stripe as u64, items as i64, bytes as i64, expiring as i64);
         }
         if store.flush_due(now) {
-            store.flush_with(&mut thread, Flush::Due(now)).map_err(engine_error)?;
+            store.flush_with(Flush::Due(now), || Ok(thread.begin()?)).map_err(engine_error)?;
         }
         Ok(store)
     }
@@ -248,7 +289,9 @@ impl Store {
 
     /// Whether `item` may be seen.
     pub fn life(&self, item: &Item, now: u32) -> Life {
-        if item.cas() < self.oldest_cas.load(Ordering::Relaxed) {
+        // A flush that is due comes before all that is stored from now on, so whatever is there now is flushed, even if the log has
+        // no space yet to say so.
+        if item.cas() < self.oldest_cas.load(Ordering::Relaxed) || self.flush_due(now) {
             Life::Flushed
         } else if item.expires() != 0 && item.expires() <= now {
             Life::Expired
@@ -317,9 +360,18 @@ impl Store {
         at != 0 && at <= now
     }
 
-    /// Carries out a flush whose time has come; called once per batch of requests, before any of them.
+    /// Carries out a flush whose time has come; called once per batch of requests, before any of them. Where the log has no space for
+    /// it, the worker stores nothing until it has.
     pub fn tick(&self, worker: &mut Worker) -> std::result::Result<(), Failure> {
-        if self.flush_due(worker.now) { self.flush_by(worker, Flush::Due(worker.now)) } else { Ok(()) }
+        worker.owes_flush = false;
+        if !self.flush_due(worker.now) {
+            return Ok(());
+        }
+        let result =
+            if worker.thread.has_log_space(0) { self.flush_by(worker, Flush::Due(worker.now)) } else { Err(Failure::NoLogSpace) };
+        worker.wanted_log = None;
+        worker.owes_flush = matches!(result, Err(Failure::NoLogSpace));
+        if worker.owes_flush { Ok(()) } else { result }
     }
 
     /// Flushes all items now, or those there will be at `at`. Takes all locks, so that nothing happens at the same time: each
@@ -329,13 +381,18 @@ impl Store {
     }
 
     fn flush_by(&self, worker: &mut Worker, flush: Flush) -> std::result::Result<(), Failure> {
-        let epoch = self.flush_with(&mut worker.thread, flush)?;
+        let (thread, wanted) = (&mut worker.thread, &mut worker.wanted_log);
+        let epoch = self.flush_with(flush, || try_begin(thread, wanted, 0))?;
         worker.written = worker.written.max(epoch.unwrap_or(0));
         Ok(())
     }
 
     /// The epoch in which the marker was written; `None` when there was nothing to do any more.
-    fn flush_with(&self, thread: &mut Thread, flush: Flush) -> std::result::Result<Option<u64>, Failure> {
+    fn flush_with<'t>(
+        &self,
+        flush: Flush,
+        begin: impl FnOnce() -> std::result::Result<Tx<'t>, Failure>,
+    ) -> std::result::Result<Option<u64>, Failure> {
         let _guards: Vec<MutexGuard<'_, ()>> = self.locks.iter().map(|lock| lock.0.lock()).collect();
         let (oldest, at) = match flush {
             // Another thread saw it due too, and carried it out while this one waited for the locks. What was stored since then
@@ -344,7 +401,7 @@ impl Store {
             Flush::Now | Flush::Due(_) => (self.new_cas()?, 0),
             Flush::At(at) => (self.oldest_cas.load(Ordering::Relaxed), at),
         };
-        let tx = thread.begin().map_err(|error| Failure::Engine(error.to_string()))?;
+        let tx = begin()?;
         let epoch = tx.epoch();
         // SAFETY: all stripes are locked, and the marker is written here alone.
         unsafe { self.roots.put_flush(&tx, oldest, at) };
@@ -369,6 +426,7 @@ enum Flush {
 fn engine_error(failure: Failure) -> crate::error::Error {
     crate::error::Error::Config(match failure {
         Failure::NoMemory => "the pool is full".into(),
+        Failure::NoLogSpace => "the pool's log is full".into(),
         Failure::Engine(why) => why,
     })
 }

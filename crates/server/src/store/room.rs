@@ -7,6 +7,8 @@
 //! Victims are looked for with `try_lock` and dropped in transactions of their own, before the request takes its own stripe: nobody
 //! waits for one stripe while holding another.
 
+use std::sync::Arc;
+
 use super::item::Item;
 use super::table::STRIPES;
 use super::{Failure, Life, Store, Worker};
@@ -52,7 +54,7 @@ impl Store {
             if !self.evict || bytes as u64 > limit {
                 break;
             }
-            if self.evict_bytes(worker, bytes as u64 + used.saturating_sub(limit)) == 0 {
+            if self.evict_bytes(worker, bytes as u64 + used.saturating_sub(limit))? == 0 {
                 break;
             }
         }
@@ -72,7 +74,7 @@ impl Store {
             match attempt(worker) {
                 Err(Failure::NoMemory) if self.evict && round < HEAP_ROUNDS => {
                     // What is freed must hold the new block in one piece: ask for more each time.
-                    if self.evict_bytes(worker, (bytes as u64) << round) == 0 {
+                    if self.evict_bytes(worker, (bytes as u64) << round)? == 0 {
                         return Err(Failure::NoMemory);
                     }
                 }
@@ -82,8 +84,8 @@ impl Store {
         unreachable!("the loop returns")
     }
 
-    /// Evicts about `bytes`; how many it were.
-    fn evict_bytes(&self, worker: &mut Worker, bytes: u64) -> u64 {
+    /// Evicts about `bytes`; how many it were. Fails only where the log has no space: what was evicted stays so, which no client sees.
+    fn evict_bytes(&self, worker: &mut Worker, bytes: u64) -> Result<u64, Failure> {
         let mut freed = 0;
         let sample = (SAMPLE_MIN + bytes as usize / 1024).min(SAMPLE_MAX);
         for _ in 0..VICTIMS_MAX {
@@ -93,10 +95,11 @@ impl Store {
             let Some(victim) = self.pick_victim(worker, sample) else { break };
             match self.drop_victim(worker, victim) {
                 Ok(size) => freed += size,
+                Err(Failure::NoLogSpace) => return Err(Failure::NoLogSpace),
                 Err(_) => break,
             }
         }
-        freed
+        Ok(freed)
     }
 
     fn pick_victim(&self, worker: &mut Worker, sample: usize) -> Option<Victim> {
@@ -134,8 +137,8 @@ impl Store {
         let Some(found) = stripe.find_at(victim.address) else { return Ok(0) };
         let item = found.item;
         let (room, fetched, expiring) = (item.room() as u64, item.fetched(), item.expires() != 0);
-        // An eviction is nobody's write: it must not make a client's `durable` wait.
-        let tx = worker.thread.begin().map_err(|error| Failure::Engine(error.to_string()))?;
+        // No client asked for an eviction: it must not make one's `durable` wait.
+        let tx = worker.begin_upkeep(0)?;
         stripe.remove(&tx, found);
         tx.commit();
         drop(stripe);
@@ -188,12 +191,13 @@ impl Store {
         }
         if !dead.is_empty() {
             let reserve = dead.len() * 256 + 4096;
-            let tx = worker.thread.begin_reserving(reserve).map_err(|error| Failure::Engine(error.to_string()))?;
+            let counters = Arc::clone(&worker.counters);
+            let tx = worker.begin_upkeep(reserve)?;
             for (hash, address) in dead {
                 locked.aim(hash);
                 if let Some(found) = locked.find_at(address) {
-                    worker.counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched()));
-                    worker.counters.inc(Counter::CrawlerReclaimed);
+                    counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched()));
+                    counters.inc(Counter::CrawlerReclaimed);
                     locked.remove(&tx, found);
                 }
             }

@@ -341,8 +341,8 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
             pool.checkpoint().unwrap();
             copies.push((copy_pool(dir.path()), stored));
         }
-        assert_eq!(store.split_stripe(&mut thread, stripe, 0, 3).unwrap(), Some(3));
-        assert_eq!(store.split_stripe(&mut thread, stripe, 3, 3).unwrap(), None);
+        assert_eq!(store.split_stripe(&mut worker, stripe, 0, 3).unwrap(), Some(3));
+        assert_eq!(store.split_stripe(&mut worker, stripe, 3, 3).unwrap(), None);
     }
     pool.checkpoint().unwrap();
     copies.push((copy_pool(dir.path()), store_some(&mut worker, 0)));

@@ -24,6 +24,8 @@ const LINES_AT_ONCE: u64 = 16;
 /// Lines between two naps, so that growing and crawling leave the processor and the log to the clients.
 const LINES_PER_NAP: u64 = 512;
 const NAP: Duration = Duration::from_millis(1);
+/// How long it waits when the log has no space: without a lock, which requests would wait for.
+const LOG_NAP: Duration = Duration::from_millis(5);
 /// After a failure to grow.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -193,8 +195,13 @@ impl Keeper {
                 if self.stopping() {
                     return Ok(());
                 }
-                next = self.store.split_stripe(&mut self.worker.thread, stripe, from, LINES_AT_ONCE)?;
-                nap(&mut self.worked, LINES_AT_ONCE);
+                match self.store.split_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE) {
+                    Err(Failure::NoLogSpace) => std::thread::sleep(LOG_NAP),
+                    done => {
+                        next = done?;
+                        nap(&mut self.worked, LINES_AT_ONCE);
+                    }
+                }
             }
         }
         Ok(self.store.end_split(&mut self.worker.thread)?)
@@ -215,8 +222,13 @@ impl Keeper {
                     return Ok(());
                 }
                 self.worker.now = self.clock.now();
-                next = store.crawl_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE)?;
-                nap(&mut self.worked, LINES_AT_ONCE);
+                match store.crawl_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE) {
+                    Err(Failure::NoLogSpace) => std::thread::sleep(LOG_NAP),
+                    done => {
+                        next = done?;
+                        nap(&mut self.worked, LINES_AT_ONCE);
+                    }
+                }
             }
         }
         self.crawled_cas = oldest;

@@ -8,3 +8,4 @@ mod isolation;
 mod network;
 mod peers;
 mod session;
+mod waiting;

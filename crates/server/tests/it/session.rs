@@ -30,6 +30,7 @@ fn converse(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
                 }
                 Progress::Full => {}
                 Progress::Parked(_) => session.resume(&shared, None, &mut answers),
+                Progress::WantsLog(_) => unreachable!("a volatile pool has no log"),
                 Progress::Close => return (answers, true),
             }
         }

@@ -1,0 +1,172 @@
+//! A full log: requests that write wait for it in turn, the others do not notice.
+//!
+//! The pools here are manual, so that the log stays full until the test takes a checkpoint.
+
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
+
+use towa_epoch::{Options, Pool};
+use towa_server::Config;
+
+use crate::peers::{Client, Running, config, small};
+
+/// A pool with a small log that nothing empties but [`make_space`].
+fn pool(dir: &tempfile::TempDir) -> Pool {
+    Pool::create(dir.path(), &Options { manual: true, log_len: Some(8 << 20), ..small() }).unwrap()
+}
+
+fn make_space(pool: &Pool) {
+    pool.checkpoint().unwrap();
+    pool.apply_now().unwrap();
+}
+
+/// Answers that come within a tenth of a second.
+fn soon(client: &mut Client) -> String {
+    let mut got = Vec::new();
+    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    loop {
+        let mut bytes = [0; 4096];
+        match client.stream.read(&mut bytes) {
+            Ok(0) => panic!("the server closed the connection after {:?}", String::from_utf8_lossy(&got)),
+            Ok(count) => got.extend_from_slice(&bytes[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client.stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    String::from_utf8(got).unwrap()
+}
+
+/// Stores values of 100 KB until one is not answered; how many were.
+fn fill_the_log(client: &mut Client, name: &str) -> usize {
+    for stored in 0..200 {
+        let mut set = format!("set {name}{stored} 0 0 100000\r\n").into_bytes();
+        set.extend_from_slice(&[b'v'; 100_000]);
+        set.extend_from_slice(b"\r\n");
+        client.send(&set);
+        match soon(client).as_str() {
+            "STORED\r\n" => {}
+            "" => return stored,
+            other => panic!("{other}"),
+        }
+    }
+    panic!("a log of 8 MiB took 20 MB");
+}
+
+#[test]
+fn readers_go_on_while_writers_wait_and_each_request_is_carried_out_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let server = Running::start(Config { threads: 1, item_size_max: 1 << 18, ..config() }, &pool);
+    let mut first = server.client();
+    let begin = "set k 7 0 1\r\nx\r\nset n 0 0 2\r\n99\r\nset m 0 0 1\r\n5\r\nset gone 0 0 1\r\nx\r\nset big 0 0 1\r\nx\r\nset t 0 0 1\r\nx\r\n";
+    assert_eq!(first.say(begin).lines().count(), 6);
+    let stored = fill_the_log(&mut first, "v");
+
+    // One of each kind, on connections of their own; each with a read behind it, which comes after it.
+    let tail = "x".repeat(300_000);
+    let too_large = format!("set big 0 0 {}\r\n{tail}\r\nget big\r\n", tail.len());
+    let kinds: Vec<(&str, &str)> = vec![
+        ("set s 1 0 2\r\nab\r\nget s\r\n", "STORED\r\nVALUE s 1 2\r\nab\r\nEND\r\n"),
+        ("append k 0 0 1\r\ny\r\nget k\r\n", "STORED\r\nVALUE k 7 2\r\nxy\r\nEND\r\n"),
+        ("incr n 1\r\nget n\r\n", "100\r\nVALUE n 0 3\r\n100\r\nEND\r\n"),
+        ("ma m v t T100\r\nmg m v t\r\n", "VA 1 t-1\r\n6\r\nVA 1 t100\r\n6\r\n"),
+        ("ma fresh N0 J41 v\r\nma fresh v\r\n", "VA 2\r\n41\r\nVA 2\r\n42\r\n"),
+        ("delete gone\r\nget gone\r\n", "DELETED\r\nEND\r\n"),
+        ("gat 100 nothing t\r\nmg t t\r\n", "VALUE t 0 1\r\nx\r\nEND\r\nHD t100\r\n"),
+        ("ms meta 2 c\r\nab\r\nmg meta v\r\n", "HD c\r\nVA 2\r\nab\r\n"),
+        ("mg vivid N100 v\r\nmg vivid v t\r\n", "VA 0 W\r\n\r\nVA 0 t100 Z\r\n\r\n"),
+        (&too_large, "SERVER_ERROR object too large for cache\r\nEND\r\n"),
+    ];
+    let mut clients: Vec<Client> = kinds.iter().map(|_| server.client()).collect();
+    for (client, (request, _)) in clients.iter_mut().zip(&kinds) {
+        client.send(request.as_bytes());
+    }
+    for client in &mut clients {
+        assert_eq!(soon(client), "", "there is no log space for it");
+    }
+    let mut reader = server.client();
+    assert_eq!(reader.say("get k n gone\r\n"), "VALUE k 7 1\r\nx\r\nVALUE n 0 2\r\n99\r\nVALUE gone 0 1\r\nx\r\nEND\r\n");
+    assert_eq!(reader.say("mg k v\r\n"), "VA 1\r\nx\r\n");
+    let sets = reader.stat("cmd_set");
+
+    make_space(&pool);
+    assert_eq!(first.read_until(b"STORED\r\n"), b"STORED\r\n");
+    for (client, (request, answer)) in clients.iter_mut().zip(&kinds) {
+        // A CAS id is any number, and a second may have passed since the expiry time was set.
+        let got = soon(client).replace("t99", "t100");
+        let got: String =
+            got.split_inclusive("\r\n").map(|line| if line.starts_with("HD c") { "HD c\r\n" } else { line }).collect();
+        assert_eq!(&got, answer, "to {:?}", &request[..request.len().min(60)]);
+    }
+    // The value that waited, set, append, ms: each counted once.
+    assert_eq!(reader.stat("cmd_set"), sets + 4);
+    assert!(reader.stat("stalls") >= 10 && reader.stat("stall_us") > 100_000);
+    assert_eq!(
+        reader.say(&format!("get v{stored}\r\n")).len(),
+        "VALUE  0 100000\r\n\r\nEND\r\n".len() + format!("v{stored}").len() + 100_000
+    );
+}
+
+#[test]
+fn those_that_wait_are_served_in_turn_and_the_gone_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let idle_timeout = Some(Duration::from_secs(1));
+    let server = Running::start(Config { threads: 1, idle_timeout, request_timeout: idle_timeout, ..config() }, &pool);
+    let mut first = server.client();
+    fill_the_log(&mut first, "v");
+    // Each sends 200 sets at once; the second hangs up while it waits.
+    let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let value = "w".repeat(1000);
+        let sets: String = (0..200).map(|i| format!("set c{number}.{i} 0 0 1000\r\n{value}\r\n")).collect();
+        client.send(sets.as_bytes());
+        assert_eq!(soon(client), "");
+    }
+    drop(clients.remove(1));
+    // Longer than the time limits: who waits is not idle.
+    std::thread::sleep(Duration::from_millis(2500));
+    make_space(&pool);
+    assert_eq!(first.read_until(b"STORED\r\n"), b"STORED\r\n");
+    for client in &mut clients {
+        let mut got = Vec::new();
+        while got.len() < 200 * "STORED\r\n".len() {
+            got.extend(client.read_until(b"STORED\r\n"));
+        }
+        assert!(got == b"STORED\r\n".repeat(200));
+    }
+    let mut reader = server.client();
+    assert_eq!(reader.stat("idle_kicks") + reader.stat("request_kicks"), 0);
+}
+
+#[test]
+fn a_flush_that_comes_due_while_the_log_is_full_is_seen_at_once_and_comes_before_later_stores() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let server = Running::start(Config { threads: 1, ..config() }, &pool);
+    let (mut first, mut reader) = (server.client(), server.client());
+    assert_eq!(first.say("set k 0 0 1\r\nx\r\nflush_all 100\r\n"), "STORED\r\nOK\r\n");
+    fill_the_log(&mut first, "v");
+    assert_eq!(reader.say("get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
+    reader.say("debugtime 200\r\n");
+    assert_eq!(reader.say("get k v0\r\n"), "END\r\n");
+    let mut writer = server.client();
+    writer.send(b"set k 0 0 1\r\ny\r\n");
+    assert_eq!(soon(&mut writer), "");
+    make_space(&pool);
+    assert_eq!(writer.read_until(b"\r\n"), b"STORED\r\n");
+    assert_eq!(reader.say("get k v0\r\n"), "VALUE k 0 1\r\ny\r\nEND\r\n");
+}
+
+#[test]
+fn a_pool_that_fails_ends_the_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let server = Running::start(Config { threads: 1, ..config() }, &pool);
+    let mut first = server.client();
+    fill_the_log(&mut first, "v");
+    pool.register().unwrap().begin().unwrap().abort();
+    let answer = String::from_utf8(first.read_until(b"\r\n")).unwrap();
+    assert!(answer.starts_with("SERVER_ERROR ") && answer.contains("poisoned"), "{answer}");
+}
