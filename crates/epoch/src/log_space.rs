@@ -126,7 +126,7 @@ impl Engine {
         self.reserved.fetch_add(lines, Relaxed);
         let fits = self.log_space_used() + FIXED_SLACK <= self.heap.log().capacity();
         if !fits {
-            self.reserved.fetch_sub(lines, Relaxed);
+            self.unreserve(lines);
         }
         fits
     }
@@ -138,8 +138,12 @@ impl Engine {
             return Ok(0);
         }
         let log_len = self.heap.log().capacity();
-        if lines * LINE_COST * 2 + log_len / 4 + FIXED_SLACK > log_len {
-            return Err(Error::TooLarge { wanted: bytes, log_len, need: (lines * LINE_COST * 2 + FIXED_SLACK) * 4 / 3 });
+        let kept = self.kept_free().max(log_len / 4 + FIXED_SLACK);
+        if lines * LINE_COST * 2 + kept > log_len {
+            // What is kept free grows with the log, all but the slack.
+            let need =
+                (lines * LINE_COST * 2 + FIXED_SLACK) as f64 / (1.0 - (kept - FIXED_SLACK) as f64 / log_len as f64).max(0.01);
+            return Err(Error::TooLarge { wanted: bytes, log_len, need: need as u64 });
         }
         Ok(lines)
     }
@@ -184,7 +188,8 @@ impl Engine {
         self.reserved.fetch_add(lines, Relaxed);
         let fits = !self.log_space_is_short();
         if !fits {
-            self.reserved.fetch_sub(lines, Relaxed);
+            // The persister may have looked at the gate while these lines were counted, and may not look again: it has no more to do.
+            self.unreserve(lines);
         }
         fits
     }
@@ -193,6 +198,7 @@ impl Engine {
     /// transaction that the log can never hold need not wait either: it is refused.
     pub fn has_log_space(&self, bytes: usize) -> bool {
         let Ok(lines) = self.lines_beyond_share(bytes) else { return true };
+        self.review_gate();
         let has = !self.gate.is_closed_for(Reason::LogSpace) && (lines == 0 || !self.is_short_of(lines));
         if !has && !self.is_poisoned() {
             self.ask_for_log_space();

@@ -158,7 +158,7 @@ impl Checkpointer {
         }
         // Space is provided here and not where a transaction needs it: on tmpfs that means zeroing pages. A full medium is found by
         // the allocation that needs the space.
-        let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD);
+        provide_ahead(engine);
         if engine.markers.is_some() {
             // A sync medium's image may be many epochs behind; the comparison is of the newest.
             apply_pending(engine, &mut || ())?;
@@ -230,6 +230,16 @@ impl Checkpointer {
         writer.frame(&mut self.frame)?;
         Ok(saved)
     }
+}
+
+/// Provides space for what transactions may allocate until the next checkpoint has ended, so that none waits for the medium itself. On a
+/// disk a checkpoint may take as long as it takes to fill the log.
+fn provide_ahead(engine: &Engine) {
+    let ahead = match durability(engine) {
+        Durability::Line => PROVIDE_AHEAD,
+        Durability::Sync => PROVIDE_AHEAD.max(engine.heap.log().capacity()),
+    };
+    let _ = engine.heap.allocator().provide_ahead(ahead);
 }
 
 /// A commit record overwrites the one that had its slot before: that one must be cut.
@@ -334,6 +344,7 @@ pub(crate) fn wait_all(engine: &Engine, condition: impl Fn(&crate::slot::Slot) -
 pub(crate) fn run(engine: &Engine, checkpointer: &parking_lot::Mutex<Checkpointer>) {
     let mut scheduling = Scheduling::of_this_thread();
     let mut due = Instant::now() + engine.interval();
+    provide_ahead(engine);
     loop {
         {
             let mut requests = engine.requests.0.lock();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use towa_epoch::{Error, Options, Pool, Root, Thread, Tx};
+use towa_media::Durability;
 use towa_media::Kind;
 
 const LINE: usize = 64;
@@ -199,6 +200,72 @@ fn a_closed_gate_does_not_hold_up_a_transaction_that_does_not_wait() {
     pool.checkpoint().expect("checkpoint");
     pool.apply_now().expect("apply");
     assert!(thread.try_begin_reserving(0).expect("a sound pool").is_some());
+}
+
+#[test]
+fn a_reservation_that_fails_while_the_log_is_cut_leaves_no_closed_gate() {
+    for round in 0..40 {
+        let dir = dir();
+        let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
+        let (mut small, mut large) = (pool.register().expect("register"), pool.register().expect("register"));
+        // What the log can hold only when it is nearly empty.
+        let size = (1..).map(|i| (64 - i) << 16).find(|&size| large.try_begin_reserving(size).is_ok()).expect("some size fits");
+        let mut begun = 0;
+        while let Some(tx) = small.try_begin_reserving(0).expect("a sound pool") {
+            let block = tx.alloc(2000).expect("space");
+            write_lines(&tx, block, 2000 / LINE, begun);
+            tx.commit();
+            begun += 1;
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    drop(large.try_begin_reserving(size).expect("a sound pool"));
+                }
+            });
+            pool.checkpoint().expect("checkpoint");
+            pool.apply_now().expect("apply");
+            stop.store(true, Relaxed);
+        });
+        assert!(small.try_begin_reserving(0).expect("a sound pool").is_some(), "round {round}: the gate is closed, the log empty");
+    }
+}
+
+#[test]
+fn what_can_never_begin_is_refused_and_does_not_wait() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { log_len: Some(16 << 20), ..options() }).expect("create");
+    let _others: Vec<Thread> = (0..40).map(|_| pool.register().expect("register")).collect();
+    let mut thread = pool.register().expect("register");
+    // The log is empty: what does not begin at once, never will.
+    for size in (0..16 << 20).step_by(1 << 18) {
+        match thread.try_begin_reserving(size) {
+            Ok(begun) => assert!(begun.is_some(), "{size} bytes wait for ever"),
+            Err(Error::TooLarge { need, .. }) => assert!(need > 16 << 20, "{size} bytes: {need} are there"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn space_for_all_that_a_log_can_take_is_provided_ahead_on_a_disk() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().expect("dir");
+    let pool =
+        Pool::create(dir.path(), &Options { manual: true, heap_len: 256 << 20, log_len: Some(64 << 20), ..Options::default() });
+    let pool = pool.expect("create");
+    if pool.medium().expect("not volatile").durability() != Durability::Sync {
+        println!("SKIP: {} is no disk", dir.path().display());
+        return;
+    }
+    let mut thread = pool.register().expect("register");
+    block(&mut thread, "a", 1);
+    pool.checkpoint().expect("checkpoint");
+    // Before the next checkpoint has ended, transactions can change no more than this: none of them finds the image without space, and
+    // waits for the file system.
+    let image = std::fs::metadata(dir.path().join("image")).expect("the image");
+    assert!(image.blocks() * 512 >= 64 << 20, "{} bytes", image.blocks() * 512);
 }
 
 #[test]

@@ -117,14 +117,14 @@ fn get_once(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, key: &[u8], o
     let item = match item {
         Some(item) if expires == item.expires() && bits == item.bits() => item,
         Some(item) => {
-            let tx = worker.begin()?;
+            let tx = stripe.begin(worker, 0)?;
             stripe.put_state(&tx, item, expires, bits, cas);
             tx.commit();
             item
         }
         None => {
             let content = Content { key, hash, value: (b"\r\n", &[]), flags: 0, expires, bits, cas, now };
-            let tx = worker.begin()?;
+            let tx = stripe.begin(worker, 0)?;
             let item = match found {
                 Some(dead) => stripe.replace(&tx, dead, &content)?,
                 None => stripe.insert(&tx, &content)?,
@@ -264,11 +264,11 @@ fn delete_once(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, key: &[u8]
     if meta.stale {
         let expires = meta.ttl.map_or(item.expires(), |given| shared.clock.expiry(given, worker.now));
         let cas = store.new_cas()?;
-        let tx = worker.begin()?;
+        let tx = stripe.begin(worker, 0)?;
         stripe.put_state(&tx, item, expires, (item.bits() | STALE) & !TOKEN_SENT, cas);
         tx.commit();
     } else {
-        let tx = worker.begin()?;
+        let tx = stripe.begin(worker, 0)?;
         stripe.remove(&tx, found);
         tx.commit();
         worker.counters.inc(Counter::DeleteHits);
@@ -339,7 +339,7 @@ fn arithmetic_once(
             let digits = format_u64(meta.initial, &mut buffer);
             let content = Content { key, hash, value: (digits, b"\r\n"), flags: 0, expires, bits: 0, cas, now };
             let dead = stripe.find(key);
-            let tx = worker.begin()?;
+            let tx = stripe.begin(worker, 0)?;
             match dead {
                 Some(dead) => stripe.replace(&tx, dead, &content)?,
                 None => stripe.insert(&tx, &content)?,

@@ -37,7 +37,8 @@ struct Retrieval {
     /// Where in the input its remaining keys are.
     keys: (usize, usize),
     with_cas: bool,
-    expires: Option<u32>,
+    /// The expiry time that each key gets, as the client gave it: it counts from when the key is served.
+    touch: Option<i32>,
 }
 
 /// One connection's state between batches of input.
@@ -99,6 +100,11 @@ impl Session {
                     if self.share.hold(&shared.receiving, there, there + need as u64) {
                         break Progress::More(need);
                     }
+                    // Values that wait for log space may hold all there is to receive others in.
+                    let size = rest.len() + need;
+                    if !worker.thread.has_log_space(size) {
+                        break Progress::WantsLog(size);
+                    }
                     // Refused as a value beyond `-I` is, but for the reason: answered at once, and skipped as it comes.
                     let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(rest, &NOTHING_FITS)
                     else {
@@ -121,6 +127,7 @@ impl Session {
                     done += used;
                 }
                 Step::Request { used, request: Request::Get { keys, with_cas, touch } } => {
+                    self.share.release();
                     let keys = match keys.is_empty() {
                         true => (0, 0),
                         false => {
@@ -128,14 +135,11 @@ impl Session {
                             (start, start + keys.len())
                         }
                     };
-                    let expires = touch.map(|given| shared.clock.expiry(given, worker.now));
-                    done += self.go_on(shared, worker, rest, Retrieval { used, keys, with_cas, expires }, out);
+                    done += self.go_on(shared, worker, rest, Retrieval { used, keys, with_cas, touch }, out);
                 }
                 Step::Request { used, request } => {
-                    let before = out.len();
                     let progress = self.execute(shared, worker, request, out);
                     if let Some(bytes) = worker.take_wanted_log() {
-                        out.truncate(before);
                         break Progress::WantsLog(bytes);
                     }
                     self.share.release();
@@ -152,13 +156,14 @@ impl Session {
     /// Serves keys until the line is done or the output enough. Gives the bytes done with: none before the line is.
     fn go_on(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], mut retrieval: Retrieval, out: &mut Vec<u8>) -> usize {
         let (start, end) = retrieval.keys;
+        let expires = retrieval.touch.map(|given| shared.clock.expiry(given, worker.now));
         for key in protocol::keys(&input[start..end]) {
             if out.len() >= OUTPUT_HIGH {
                 retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
                 self.retrieval = Some(retrieval);
                 return 0;
             }
-            if let Err(why) = text::get(&shared.store, worker, key, retrieval.with_cas, retrieval.expires, out) {
+            if let Err(why) = text::get(&shared.store, worker, key, retrieval.with_cas, expires, out) {
                 if let Failure::NoLogSpace = why {
                     retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
                     self.retrieval = Some(retrieval);

@@ -109,7 +109,7 @@ fn put_once(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<S
         return Ok(refused);
     }
     content.cas = store.new_cas()?;
-    let tx = worker.begin_for(content.size())?;
+    let tx = stripe.begin(worker, content.size())?;
     match found {
         Some(found) => stripe.replace(&tx, found, &content)?,
         None => stripe.insert(&tx, &content)?,
@@ -182,7 +182,7 @@ fn decide<'a>(
 fn drop_present(store: &Store, worker: &mut Worker, key: &[u8]) -> Result<()> {
     let stripe = store.lock(store.hash(key));
     let Some(found) = stripe.find(key) else { return Ok(()) };
-    match worker.begin() {
+    match stripe.begin(worker, 0) {
         Ok(tx) => {
             stripe.remove(&tx, found);
             tx.commit();

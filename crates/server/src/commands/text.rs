@@ -101,7 +101,7 @@ pub(super) fn get(
         Some(_) => (Counter::TouchCommands, Counter::TouchHits, Counter::TouchMisses),
     };
     if let (Some(Found { item, .. }), Some(expires)) = (found, expires) {
-        let tx = worker.begin()?;
+        let tx = stripe.begin(worker, 0)?;
         stripe.put_state(&tx, item, expires, item.bits(), item.cas());
         tx.commit();
     }
@@ -132,7 +132,7 @@ fn delete(store: &Store, worker: &mut Worker, key: &[u8]) -> Result<bool> {
         worker.counters.inc(Counter::DeleteMisses);
         return Ok(false);
     };
-    let tx = worker.begin()?;
+    let tx = stripe.begin(worker, 0)?;
     stripe.remove(&tx, found);
     tx.commit();
     worker.counters.inc(Counter::DeleteHits);
@@ -146,7 +146,7 @@ fn touch(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> Result
         worker.counters.inc(Counter::TouchMisses);
         return Ok(false);
     };
-    let tx = worker.begin()?;
+    let tx = stripe.begin(worker, 0)?;
     stripe.put_state(&tx, item, expires, item.bits(), item.cas());
     tx.commit();
     item.touch_access(worker.now, true);
@@ -191,7 +191,7 @@ pub(super) fn count(
     let now = worker.now;
     let before = item.expires();
     let expires = expires.unwrap_or(before);
-    let tx = worker.begin()?;
+    let tx = stripe.begin(worker, 0)?;
     let item = if digits.len() <= item.value_len() {
         stripe.put_number(&tx, item, digits, new_cas);
         if expires != before {

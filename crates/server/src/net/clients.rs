@@ -19,6 +19,8 @@ use crate::store::{Failure, Worker as StoreWorker};
 
 /// Transactions of one connection while others wait for log space.
 const STORES_PER_TURN: u32 = 32;
+/// Transactions of one connection otherwise.
+const UNLIMITED: u32 = u32::MAX;
 
 /// Connections over `S`, served by one thread.
 pub struct Clients<S> {
@@ -32,6 +34,8 @@ pub struct Clients<S> {
     parked: Vec<Key>,
     /// Those that wait for log space, in the order in which they get it.
     queue: VecDeque<Key>,
+    /// The log had no space for the first of them when it was last looked at.
+    is_short: bool,
     scratch: Scratch,
     spare: Spare,
     tick: u32,
@@ -48,6 +52,7 @@ impl<S: Transport> Clients<S> {
             again: Vec::new(),
             parked: Vec::new(),
             queue: VecDeque::new(),
+            is_short: false,
             scratch: Scratch::default(),
             spare: Spare::default(),
             tick: 0,
@@ -87,7 +92,7 @@ impl<S: Transport> Clients<S> {
 
     /// Serves one connection. While others wait for log space, it may not begin a transaction before them.
     pub fn turn(&mut self, key: Key) {
-        self.store.allow(if self.queue.is_empty() { u32::MAX } else { 0 });
+        self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
         self.turn_by(key, Connection::turn);
     }
 
@@ -95,7 +100,10 @@ impl<S: Transport> Clients<S> {
     fn turn_by(&mut self, key: Key, act: impl FnOnce(&mut Connection<S>, &mut Loan<'_>) -> Fate) {
         match self.guarded(key, act) {
             None | Some(Fate::Wait) => {}
-            Some(Fate::Queue) => self.queue.push_back(key),
+            Some(Fate::Queue) => {
+                self.is_short |= self.queue.is_empty();
+                self.queue.push_back(key);
+            }
             Some(Fate::Again) => self.again.push(key),
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
@@ -137,25 +145,36 @@ impl<S: Transport> Clients<S> {
     }
 
     /// Goes on with connections that wait for log space, in turn, as long as there is some. Each stores a little and goes to the end of
-    /// the queue, so that one with many requests does not keep the others waiting.
+    /// the queue, so that one with many requests does not keep the others waiting; when the log has had space for all of them, as much
+    /// as it likes.
     pub fn go_on_with_queue(&mut self) {
+        let was_short = std::mem::replace(&mut self.is_short, false);
+        let allowed = if was_short { STORES_PER_TURN } else { UNLIMITED };
         for _ in 0..self.queue.len() {
             let Some(&key) = self.queue.front() else { break };
             let wanted = self.connections.get_mut(key).and_then(|connection| connection.wanted_log());
-            if wanted.is_some_and(|bytes| !self.store.thread.has_log_space(bytes)) {
+            self.is_short = wanted.is_some_and(|bytes| !self.store.thread.has_log_space(bytes));
+            if self.is_short {
                 break;
             }
             self.queue.pop_front();
-            if wanted.is_some() {
-                self.store.allow(if self.queue.is_empty() { u32::MAX } else { STORES_PER_TURN });
-                self.turn_by(key, Connection::go_on);
+            if wanted.is_none() {
+                continue;
+            }
+            self.store.allow(allowed);
+            self.turn_by(key, Connection::go_on);
+            // Another thread took the space in that moment: it stays the first.
+            if self.store.allowed() == allowed && self.queue.back() == Some(&key) {
+                self.queue.rotate_right(1);
+                self.is_short = true;
+                break;
             }
         }
     }
 
-    /// Whether some wait for log space.
-    pub fn are_queued(&self) -> bool {
-        !self.queue.is_empty()
+    /// Whether some wait for log space, and if so, whether there is none (or it is their turn already).
+    pub fn are_short_of_log(&self) -> Option<bool> {
+        (!self.queue.is_empty()).then_some(self.is_short)
     }
 
     /// Whether some wait for an epoch.

@@ -61,8 +61,8 @@ pub struct Connection<S> {
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
-    /// Bytes of log it waits for, and since when.
-    wants_log: Option<(usize, Instant)>,
+    /// Bytes of log it waits for, and since when. Without a time: for its turn behind others that wait.
+    wants_log: Option<(usize, Option<Instant>)>,
     /// The peer has closed its side, says the event: read until the end.
     pub ends: bool,
     /// Last request's time.
@@ -137,7 +137,8 @@ impl<S: Transport> Connection<S> {
                 Some(Fate::Park(epoch))
             }
             Progress::WantsLog(bytes) => {
-                self.wants_log = Some((bytes, Instant::now()));
+                let is_short = !loan.worker.thread.has_log_space(bytes);
+                self.wants_log = Some((bytes, is_short.then(Instant::now)));
                 Some(Fate::Queue)
             }
             Progress::Close => {
@@ -167,8 +168,9 @@ impl<S: Transport> Connection<S> {
             self.after_feed(progress, done, received.read, loan.tick);
             return Ok(Some((progress, drained(received.read, received.room))));
         }
-        // At most doubling: a client that announces much and sends little costs little.
-        let room = self.need.min(left.max(SCRATCH));
+        // At most doubling: a client that announces much and sends little costs little. Not less than at other times: of a line one
+        // knows only that its end is still to come.
+        let room = self.need.clamp(SCRATCH, left.max(SCRATCH));
         let read = self.stream.read_more(&mut self.input, room)?;
         if read == 0 {
             return Ok(None);
@@ -244,7 +246,7 @@ impl<S: Transport> Connection<S> {
 
     /// The log has space for what it waits for: goes on with the request.
     pub fn go_on(&mut self, loan: &mut Loan<'_>) -> Fate {
-        if let Some((_, since)) = self.wants_log.take() {
+        if let Some((_, Some(since))) = self.wants_log.take() {
             loan.worker.counters.inc(Counter::LogWaits);
             loan.worker.counters.add(Counter::LogWaitMicros, since.elapsed().as_micros() as u64);
         }

@@ -81,9 +81,9 @@ impl Worker {
         let mut events = Events::with_capacity(1024);
         let mut looked = 0;
         while !self.shared.shutdown.is_wanted() {
-            let timeout = match (self.clients.have_more(), self.clients.are_queued()) {
-                (true, _) => Duration::ZERO,
-                (_, true) => QUEUE_TICK,
+            let timeout = match (self.clients.have_more(), self.clients.are_short_of_log()) {
+                (true, _) | (_, Some(false)) => Duration::ZERO,
+                (_, Some(true)) => QUEUE_TICK,
                 _ => LOOK_EVERY,
             };
             self.round(&mut events, timeout);

@@ -8,7 +8,7 @@ use towa_epoch::Tx;
 
 use super::item::{Content, Item};
 use super::table::{self, Found, STRIPES};
-use super::{Store, stripe_of};
+use super::{Failure, SMALL_WRITES, Store, Worker, stripe_of};
 
 /// A locked stripe, and the hash for which it was locked.
 pub struct Locked<'s> {
@@ -24,6 +24,13 @@ impl Locked<'_> {
     pub(super) fn aim(&mut self, hash: u64) {
         assert_eq!(stripe_of(hash), stripe_of(self.hash), "a lock covers its own stripe only");
         self.hash = hash;
+    }
+
+    /// Starts a transaction in which a client's request changes this stripe, and stores `size` bytes of an item. Does not wait for log space:
+    /// others may wait for the lock. Fails, before anything is changed, also where a flush is due that must come first, and where other
+    /// connections of the worker wait for log space.
+    pub fn begin<'w>(&self, worker: &'w mut Worker, size: usize) -> std::result::Result<Tx<'w>, Failure> {
+        worker.begin(size + SMALL_WRITES, !self.store.owes_flush())
     }
 
     /// Splits the lower line of this hash, if that is still to be done.

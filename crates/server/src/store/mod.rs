@@ -76,8 +76,6 @@ pub struct Worker {
     written: u64,
     /// Transactions that may still begin. Few, or none, while connections of this thread wait for log space: see [`allow`](Self::allow).
     allowed: u32,
-    /// A delayed flush is due and could not be carried out: nothing may be stored before it.
-    owes_flush: bool,
     /// Bytes of log that the request at hand wanted and did not get.
     wanted_log: Option<usize>,
     /// Bytes that may be stored before usage is added up again.
@@ -91,14 +89,19 @@ impl Worker {
     pub fn new(pool: &Pool, counters: Arc<Counters>) -> Result<Worker> {
         let random = std::ptr::from_ref(&*counters) as u64 | 1;
         let thread = pool.register()?;
-        let (written, allowed, owes_flush, wanted_log) = (0, u32::MAX, false, None);
-        Ok(Worker { thread, counters, now: 0, written, allowed, owes_flush, wanted_log, headroom: 0, random })
+        let (written, allowed, wanted_log) = (0, u32::MAX, None);
+        Ok(Worker { thread, counters, now: 0, written, allowed, wanted_log, headroom: 0, random })
     }
 
-    /// How many transactions may begin from now on, `u32::MAX` for no limit. Then they fail with [`Failure::NoLogSpace`], so that those
-    /// who wait for log space get it in turn.
+    /// How many transactions may begin from now on. Then they fail with [`Failure::NoLogSpace`], so that those who wait for log space
+    /// get it in turn.
     pub fn allow(&mut self, transactions: u32) {
         self.allowed = transactions;
+    }
+
+    /// How many of them are left.
+    pub fn allowed(&self) -> u32 {
+        self.allowed
     }
 
     /// Bytes of log that the request just carried out wanted and did not get. The store is as before that request, and what it
@@ -121,19 +124,13 @@ impl Worker {
         self.written
     }
 
-    /// Starts a transaction; the stripe's lock is held already.
-    pub fn begin(&mut self) -> std::result::Result<Tx<'_>, Failure> {
-        self.begin_for(0)
-    }
-
-    /// Starts a transaction that stores an item of `size` bytes. Does not wait for log space: others wait for the stripe's lock.
-    pub fn begin_for(&mut self, size: usize) -> std::result::Result<Tx<'_>, Failure> {
-        let bytes = size + SMALL_WRITES;
-        if self.allowed == 0 || self.owes_flush {
+    /// Starts a transaction that a client asked for, if it may and it is its turn; see [`Locked::begin`].
+    fn begin(&mut self, bytes: usize, may: bool) -> std::result::Result<Tx<'_>, Failure> {
+        if self.allowed == 0 || !may {
             self.wanted_log = Some(bytes);
             return Err(Failure::NoLogSpace);
         }
-        self.allowed -= u32::from(self.allowed != u32::MAX);
+        self.allowed -= 1;
         let tx = try_begin(&mut self.thread, &mut self.wanted_log, bytes)?;
         self.written = self.written.max(tx.epoch());
         Ok(tx)
@@ -152,6 +149,9 @@ impl Worker {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }
+
+/// When a flush is due that readers see and that could not be carried out yet: long ago.
+const OWED: u32 = 1;
 
 /// Starts a transaction of `bytes` if the log has space for it now; else notes that.
 fn try_begin<'t>(thread: &'t mut Thread, wanted: &mut Option<usize>, bytes: usize) -> std::result::Result<Tx<'t>, Failure> {
@@ -205,7 +205,7 @@ pub struct Store {
     cas_limit: AtomicU64,
     /// Items with a smaller CAS id are flushed. Mirrors the root.
     oldest_cas: AtomicU64,
-    /// When the next flush is due, or 0. Mirrors the root.
+    /// When the next flush is due, or 0. Mirrors the root, but for [`OWED`].
     flush_at: AtomicU32,
     /// `-m` in bytes.
     limit: AtomicU64,
@@ -363,21 +363,30 @@ impl Store {
     /// Carries out a flush whose time has come; called once per batch of requests, before any of them. Where the log has no space for
     /// it, the worker stores nothing until it has.
     pub fn tick(&self, worker: &mut Worker) -> std::result::Result<(), Failure> {
-        worker.owes_flush = false;
+        let at = self.flush_at.load(Ordering::Relaxed);
         if !self.flush_due(worker.now) {
             return Ok(());
         }
-        let result =
-            if worker.thread.has_log_space(0) { self.flush_by(worker, Flush::Due(worker.now)) } else { Err(Failure::NoLogSpace) };
+        let has_space = worker.thread.has_log_space(0);
+        let result = if has_space { self.flush_by(worker, Flush::Due(worker.now)) } else { Err(Failure::NoLogSpace) };
+        if !matches!(result, Err(Failure::NoLogSpace)) {
+            return result;
+        }
         worker.wanted_log = None;
-        worker.owes_flush = matches!(result, Err(Failure::NoLogSpace));
-        if worker.owes_flush { Ok(()) } else { result }
+        // From now on it is due for every worker, also one whose clock is a little behind. (Another flush may have come in between.)
+        let _ = self.flush_at.compare_exchange(at, OWED, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A flush is due and not carried out, and readers see it: nothing may be stored before it.
+    fn owes_flush(&self) -> bool {
+        self.flush_at.load(Ordering::Relaxed) == OWED
     }
 
     /// Flushes all items now, or those there will be at `at`. Takes all locks, so that nothing happens at the same time: each
     /// operation is before the flush in every epoch or after it in every epoch.
     pub fn flush(&self, worker: &mut Worker, at: Option<u32>) -> std::result::Result<(), Failure> {
-        self.flush_by(worker, at.map_or(Flush::Now, Flush::At))
+        self.flush_by(worker, at.map_or(Flush::Now, |at| Flush::At { at, now: worker.now }))
     }
 
     fn flush_by(&self, worker: &mut Worker, flush: Flush) -> std::result::Result<(), Failure> {
@@ -399,7 +408,9 @@ impl Store {
             // was stored after the flush.
             Flush::Due(now) if !self.flush_due(now) => return Ok(None),
             Flush::Now | Flush::Due(_) => (self.new_cas()?, 0),
-            Flush::At(at) => (self.oldest_cas.load(Ordering::Relaxed), at),
+            // One that is due already is carried out with it.
+            Flush::At { at, now } if self.flush_due(now) => (self.new_cas()?, at),
+            Flush::At { at, .. } => (self.oldest_cas.load(Ordering::Relaxed), at),
         };
         let tx = begin()?;
         let epoch = tx.epoch();
@@ -417,8 +428,8 @@ impl Store {
 enum Flush {
     /// A client asks for it.
     Now,
-    /// A client asks for it at a later second.
-    At(u32),
+    /// A client asks for it at a later second; it is now `now`.
+    At { at: u32, now: u32 },
     /// A second came for which it had been asked; it is now this second.
     Due(u32),
 }

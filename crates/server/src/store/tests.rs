@@ -30,7 +30,7 @@ fn put(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> u64 {
     let found = stripe.find(key);
     let cas = store.new_cas().unwrap();
     let content = Content { key, hash, value: (b"value\r\n", &[]), flags: 0, expires, bits: 0, cas, now: worker.now };
-    let tx = worker.begin().unwrap();
+    let tx = stripe.begin(worker, 0).unwrap();
     match found {
         Some(found) => stripe.replace(&tx, found, &content).unwrap(),
         None => stripe.insert(&tx, &content).unwrap(),
@@ -42,7 +42,7 @@ fn put(store: &Store, worker: &mut Worker, key: &[u8], expires: u32) -> u64 {
 fn remove(store: &Store, worker: &mut Worker, key: &[u8]) {
     let stripe = store.lock(store.hash(key));
     let found = stripe.find(key).unwrap();
-    let tx = worker.begin().unwrap();
+    let tx = stripe.begin(worker, 0).unwrap();
     stripe.remove(&tx, found);
     tx.commit();
 }
@@ -368,4 +368,68 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
         drop((store, upkeep));
         pool.close().unwrap();
     }
+}
+
+/// A store with `k` and a flush due at 1010, in a pool whose log is full; with the worker that filled it, without which it has space.
+fn full_log_before_a_flush(dir: &std::path::Path) -> (Pool, Store, Worker) {
+    let pool = durable(dir);
+    let store = Store::open(&pool, 1 << 30, true, 1000).unwrap();
+    let mut worker = worker(&pool);
+    put(&store, &mut worker, b"k", 0);
+    store.flush(&mut worker, Some(1010)).unwrap();
+    while let Some(tx) = worker.thread.try_begin_reserving(0).unwrap() {
+        let block = tx.alloc(4000).unwrap();
+        // SAFETY: a new block of this transaction.
+        unsafe { tx.mark(block.as_ptr(), 4000) };
+        tx.commit();
+    }
+    (pool, store, worker)
+}
+
+fn make_space(pool: &Pool) {
+    pool.checkpoint().unwrap();
+    pool.apply_now().unwrap();
+}
+
+fn life_of_k(store: &Store, now: u32) -> Life {
+    let stripe = store.lock(store.hash(b"k"));
+    store.life(&stripe.find(b"k").unwrap().item, now)
+}
+
+#[test]
+fn a_due_flush_that_was_seen_is_not_undone_by_another_for_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, store, _filler) = full_log_before_a_flush(dir.path());
+    let mut worker = worker(&pool);
+    worker.now = 1020;
+    store.tick(&mut worker).unwrap();
+    assert_eq!(life_of_k(&store, 1020), Life::Flushed);
+    make_space(&pool);
+    store.flush(&mut worker, Some(1120)).unwrap();
+    assert_eq!(life_of_k(&store, 1020), Life::Flushed);
+    store.tick(&mut worker).unwrap();
+    assert_eq!(life_of_k(&store, 1020), Life::Flushed);
+    put(&store, &mut worker, b"k", 0);
+    assert_eq!((life_of_k(&store, 1119), life_of_k(&store, 1120)), (Life::Live, Life::Flushed));
+}
+
+#[test]
+fn nothing_is_stored_between_a_flush_that_was_seen_and_its_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, store, _filler) = full_log_before_a_flush(dir.path());
+    // The second worker's round began a second earlier.
+    let (mut first, mut second) = (worker(&pool), worker(&pool));
+    (first.now, second.now) = (1010, 1009);
+    store.tick(&mut second).unwrap();
+    store.tick(&mut first).unwrap();
+    assert_eq!((life_of_k(&store, 1010), life_of_k(&store, 1009)), (Life::Flushed, Life::Flushed));
+    make_space(&pool);
+    let stripe = store.lock(store.hash(b"k"));
+    assert!(matches!(stripe.begin(&mut second, 0), Err(Failure::NoLogSpace)));
+    assert!(second.take_wanted_log().is_some());
+    drop(stripe);
+    store.tick(&mut second).unwrap();
+    put(&store, &mut second, b"k", 0);
+    store.tick(&mut first).unwrap();
+    assert_eq!(life_of_k(&store, 1010), Life::Live);
 }

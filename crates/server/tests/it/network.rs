@@ -42,6 +42,22 @@ fn pipelines_and_large_values_pass_in_pieces() {
 }
 
 #[test]
+fn long_lines_of_keys_are_read_at_once_and_keep_no_memory() {
+    let server = Running::volatile(Config { threads: 1, memory_limit: Some(8 << 20), ..config() });
+    // Each has sent a line of 900 KB, got its answer, and stays.
+    let idle: Vec<Client> = (0..10)
+        .map(|_| {
+            let mut client = server.client();
+            assert_eq!(client.say(&format!("get {}\r\n", "k ".repeat(450_000))), "END\r\n");
+            client
+        })
+        .collect();
+    let value = "v".repeat(900_000);
+    assert_eq!(server.client().say(&format!("set large 0 0 {}\r\n{value}\r\n", value.len())), "STORED\r\n");
+    drop(idle);
+}
+
+#[test]
 fn a_client_that_does_not_read_costs_bounded_memory_and_gets_everything_in_the_end() {
     let server = Running::volatile(config());
     let mut client = server.client();
