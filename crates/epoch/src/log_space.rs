@@ -235,3 +235,31 @@ impl Engine {
 pub(crate) fn no_log_space_in_a_manual_pool() -> Error {
     Error::Usage("no log space is left and no persister runs (a manual pool): take a checkpoint".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Pool};
+
+    #[test]
+    fn a_gate_that_was_kept_closed_for_a_reservation_that_is_gone_opens_with_the_next_checkpoint() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { heap_len: 64 << 20, log_len: Some(4 << 20), manual: true, ..Options::default() };
+        let pool = Pool::create(dir.path(), &options).expect("create");
+        let mut thread = pool.register().expect("register");
+        while let Some(tx) = thread.try_begin_reserving(0).expect("a sound pool") {
+            tx.alloc(4000).expect("space");
+            tx.commit();
+        }
+        let engine = pool.engine();
+        // A thread counts what it would reserve, the persister looks at the gate, the thread finds that it does not fit.
+        engine.reserved.fetch_add(1 << 16, Relaxed);
+        pool.checkpoint().expect("checkpoint");
+        pool.apply_now().expect("apply");
+        engine.reserved.fetch_sub(1 << 16, Relaxed);
+        assert!(engine.gate.is_closed_for(Reason::LogSpace), "the test has not made the case");
+        pool.checkpoint().expect("checkpoint");
+        assert!(!engine.gate.is_closed_for(Reason::LogSpace));
+        assert!(thread.begin().is_ok());
+    }
+}

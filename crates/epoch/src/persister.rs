@@ -84,6 +84,8 @@ impl Checkpointer {
         let now = Instant::now();
         if !engine.slots.any_dirty(engine.clock.epoch()) {
             engine.note_idle(now);
+            // A reservation that came and went may have kept the gate closed at the last look, and nothing else opens it now.
+            engine.review_gate();
         } else if let Err(e) = self.take(engine, observe) {
             engine.poison(e.to_string());
             return Err(e);

@@ -203,36 +203,6 @@ fn a_closed_gate_does_not_hold_up_a_transaction_that_does_not_wait() {
 }
 
 #[test]
-fn a_reservation_that_fails_while_the_log_is_cut_leaves_no_closed_gate() {
-    for round in 0..40 {
-        let dir = dir();
-        let pool = Pool::create(dir.path(), &Options { manual: true, ..options() }).expect("create");
-        let (mut small, mut large) = (pool.register().expect("register"), pool.register().expect("register"));
-        // What the log can hold only when it is nearly empty.
-        let size = (1..).map(|i| (64 - i) << 16).find(|&size| large.try_begin_reserving(size).is_ok()).expect("some size fits");
-        let mut begun = 0;
-        while let Some(tx) = small.try_begin_reserving(0).expect("a sound pool") {
-            let block = tx.alloc(2000).expect("space");
-            write_lines(&tx, block, 2000 / LINE, begun);
-            tx.commit();
-            begun += 1;
-        }
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Relaxed) {
-                    drop(large.try_begin_reserving(size).expect("a sound pool"));
-                }
-            });
-            pool.checkpoint().expect("checkpoint");
-            pool.apply_now().expect("apply");
-            stop.store(true, Relaxed);
-        });
-        assert!(small.try_begin_reserving(0).expect("a sound pool").is_some(), "round {round}: the gate is closed, the log empty");
-    }
-}
-
-#[test]
 fn what_can_never_begin_is_refused_and_does_not_wait() {
     let dir = dir();
     let pool = Pool::create(dir.path(), &Options { log_len: Some(16 << 20), ..options() }).expect("create");

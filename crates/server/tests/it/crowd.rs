@@ -81,25 +81,35 @@ impl Write for Wire {
 impl Transport for Wire {}
 
 /// A worker with its connections.
-struct Served {
-    clients: Clients<Wire>,
+pub struct Served {
+    pub clients: Clients<Wire>,
 }
 
 /// A connection of a worker.
-struct Link {
+pub struct Link {
     key: Key,
     ends: Rc<RefCell<Ends>>,
 }
 
 impl Served {
-    fn on(pool: &Pool) -> Served {
+    /// No connection yet, on the store in `pool`.
+    pub fn on(pool: &Pool) -> Served {
         let config = Config { debug_commands: true, item_size_max: 300_000, ..Config::default() };
         Served { clients: Clients::new(0, &Arc::new(Shared::new(config, pool).unwrap())).unwrap() }
     }
 
-    fn connect(&mut self) -> Link {
+    /// A new connection whose socket takes any number of bytes.
+    pub fn connect(&mut self) -> Link {
         let ends = Rc::new(RefCell::new(Ends { room: usize::MAX, ..Ends::default() }));
         Link { key: self.clients.admit(|_| Ok(Wire(Rc::clone(&ends)))).unwrap(), ends }
+    }
+
+    /// Sends `bytes` and serves the connection; all that it has got since it last sent.
+    pub fn say(&mut self, link: &Link, bytes: &[u8]) -> String {
+        link.ends.borrow_mut().output.clear();
+        link.ends.borrow_mut().input.extend_from_slice(bytes);
+        self.serve(link);
+        link.got()
     }
 
     /// Serves a connection after an event, and all that have more to do.
@@ -109,6 +119,13 @@ impl Served {
         while self.clients.have_more() {
             self.clients.take_again().into_iter().for_each(|key| self.clients.turn(key));
         }
+    }
+}
+
+impl Link {
+    /// What it has got since it last [said](Served::say) something.
+    pub fn got(&self) -> String {
+        String::from_utf8(self.ends.borrow().output.clone()).unwrap()
     }
 }
 

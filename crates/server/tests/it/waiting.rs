@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use towa_epoch::{Options, Pool};
 use towa_server::Config;
 
+use crate::crowd::Served;
 use crate::peers::{Client, Running, config, small};
 
 /// A pool with a small log that nothing empties but [`make_space`].
@@ -221,6 +222,40 @@ fn an_expiry_time_counts_from_when_it_is_set_not_from_when_it_began_to_wait() {
     filler.finish();
     assert_eq!((&*soon(&mut first), &*soon(&mut other)), ("VALUE t 0 1\r\nx\r\nEND\r\n", "TOUCHED\r\n"));
     assert_eq!(first.say("mg t\r\nmg u\r\n"), "HD\r\nHD\r\n");
+}
+
+#[test]
+fn a_connection_that_waits_is_passed_by_none_and_keeps_none_waiting_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let mut filler = pool.register().unwrap();
+    let mut served = Served::on(&pool);
+    let [first, second, third, reader] = [(); 4].map(|()| served.connect());
+    while let Some(tx) = filler.try_begin_reserving(0).unwrap() {
+        let block = tx.alloc(4000).unwrap();
+        // SAFETY: a new block of this transaction.
+        unsafe { tx.mark(block.as_ptr(), 4000) };
+        tx.commit();
+    }
+    let stored = |answers: String| {
+        assert!(answers.lines().all(|line| line == "STORED"), "{answers}");
+        answers.lines().count()
+    };
+    let sets = |name: &str| (0..100).map(|i| format!("set {name}{i} 0 0 1\r\nx\r\n")).collect::<String>();
+    assert_eq!(served.say(&first, sets("a").as_bytes()), "");
+    make_space(&pool);
+    // There is space again, but the first was there before.
+    assert_eq!(served.say(&second, sets("b").as_bytes()), "");
+    served.clients.go_on_with_queue();
+    let few = (stored(first.got()), stored(second.got()));
+    assert!(few.0 == few.1 && (1..100).contains(&few.0), "{few:?} at first: each a little");
+    assert_eq!(served.say(&third, b"set c 0 0 1\r\nx\r\n"), "");
+    // The log has space for all: they store as they like.
+    served.clients.go_on_with_queue();
+    assert_eq!((stored(first.got()), stored(second.got()), stored(third.got())), (100, 100, 1));
+    assert_eq!(served.clients.are_short_of_log(), None);
+    let stats = served.say(&reader, b"stats\r\n");
+    assert!(stats.contains("STAT stalls 1\r\n"), "the first waited for the log, the others for their turn: {stats}");
 }
 
 /// Sets per second of `clients` connections that have many to send at once.
