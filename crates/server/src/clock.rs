@@ -1,9 +1,9 @@
 //! The server's clock: whole seconds since 1970, as memcached counts expiry times.
 //!
-//! The wall clock is read once, when the server starts, so that expiry goes on while it is down. From then on the time since the machine
-//! booted is added, which nobody can set: an item with a minute to live lives a minute, whatever NTP or an administrator does to the
-//! wall clock meanwhile. (Time that the machine sleeps counts.) memcached does the same. Reading it costs some nanoseconds and happens once
-//! per batch of requests.
+//! The wall clock is read once, when the server starts, so that expiry goes on while the server is down. From then on the time since the
+//! machine booted is added, a clock that cannot be set: an item with a minute to live lives a minute, even if NTP or an administrator
+//! sets the wall clock. (Time that the machine sleeps counts.) memcached does the same. Reading the clock costs some nanoseconds and
+//! happens once per batch of requests.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Clock {
         Clock { started, ..clock }
     }
 
-    /// Seconds since 1970, by a clock that nobody sets.
+    /// Seconds since 1970, by a clock that cannot be set.
     pub fn now(&self) -> u32 {
         let stopped = self.stopped.load(Relaxed);
         let base = if stopped >= 0 { stopped } else { self.running() };

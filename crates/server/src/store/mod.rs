@@ -93,8 +93,8 @@ impl Worker {
         Ok(Worker { thread, counters, now: 0, written, allowed, wanted_log, headroom: 0, random })
     }
 
-    /// How many transactions may begin from now on. Then they fail with [`Failure::NoLogSpace`], so that those who wait for log space
-    /// get it in turn.
+    /// How many transactions may begin from now on. Then they fail with [`Failure::NoLogSpace`], so that the connections that wait for
+    /// log space get it in turn.
     pub fn allow(&mut self, transactions: u32) {
         self.allowed = transactions;
     }

@@ -140,7 +140,7 @@ fn those_that_wait_are_served_in_turn_and_the_gone_are_passed_over() {
         assert_eq!(soon(client), "");
     }
     drop(clients.remove(1));
-    // Longer than the time limits: who waits is not idle.
+    // Longer than the time limits: a connection that waits is not idle.
     std::thread::sleep(Duration::from_millis(2500));
     make_space(&pool);
     filler.finish();
