@@ -4,6 +4,7 @@
 //! what cannot be found out (whether a disk's write cache obeys flushes, whether the platform has eADR) becomes a warning or
 //! `None`, never a guess. It leaves nothing behind, and in a directory that holds a pool it creates nothing at all.
 
+mod beneath;
 mod mount;
 
 use std::ffi::CStr;
@@ -46,8 +47,7 @@ pub fn detect(path: &Path) -> Result<Detected> {
     let directory = if there.is_dir() { there.clone() } else { parent_of(&there).to_owned() };
     let handle = open(&directory)?;
     let mount = Mount::of(&handle, &directory)?;
-    let in_memory = matches!(mount.fs.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs");
-    let (kind, reason) = if in_memory {
+    let (kind, reason) = if mount.is_memory() {
         (Kind::Ram, format!("{} lives in memory: it survives the process, not the machine", mount.fs))
     } else {
         match try_map_sync(&handle, &directory) {
@@ -61,17 +61,20 @@ pub fn detect(path: &Path) -> Result<Detected> {
             Err(e) => (Kind::File, format!("MAP_SYNC could not be tried ({e}), so fdatasync makes it durable")),
         }
     };
+    let volatile = if kind == Kind::Ram { None } else { beneath::volatile(&mount) };
     let guarantee = match kind {
         Kind::Ram => Guarantee::ProcessSafe,
-        _ if mount.ignores_sync() => Guarantee::ProcessSafe,
+        _ if mount.ignores_sync() || volatile.is_some() => Guarantee::ProcessSafe,
         _ => Guarantee::PowerSafe,
     };
+    let warnings =
+        mount.warnings(kind).into_iter().chain(volatile.map(|why| format!("a power loss can take all: {why}"))).collect();
     Ok(Detected {
         path: there,
         kind,
         durability: if kind == Kind::File { Durability::Sync } else { Durability::Line },
         guarantee,
-        warnings: mount.warnings(kind),
+        warnings,
         fs: mount.fs,
         device: mount.device,
         mount_options: mount.options,

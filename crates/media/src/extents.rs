@@ -19,7 +19,7 @@ pub struct Extent {
     pub is_shared: bool,
 }
 
-/// Number of the ioctl, and what it takes and gives (linux/fiemap.h).
+/// Number of the ioctl (whose type is another with glibc than with musl), and what it takes and gives (linux/fiemap.h).
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const LAST: u32 = 1;
 const SHARED: u32 = 0x2000;
@@ -58,7 +58,7 @@ pub fn of(file: &File) -> io::Result<Vec<Extent>> {
         let mut map =
             Map { start, len: u64::MAX - start, flags: 0, mapped: 0, room, reserved: 0, extents: [Told::default(); ROOM] };
         // SAFETY: `map` is laid out as the kernel expects, has room for as many extents as it says, and is ours to fill.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &mut map) } == -1 {
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &mut map) } == -1 {
             return Err(io::Error::last_os_error());
         }
         let found = &map.extents[..(map.mapped as usize).min(ROOM)];

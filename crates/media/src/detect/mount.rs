@@ -30,9 +30,26 @@ impl Mount {
         Ok(Mount { fs: by_magic(handle).map_err(failed)?, device: "unknown".into(), options: vec![], number: String::new() })
     }
 
+    /// Whether it is memory.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.fs.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs")
+    }
+
+    /// The value of option `name`.
+    pub fn option(&self, name: &str) -> Option<String> {
+        let value = self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))?;
+        Some(value.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\"))
+    }
+
+    /// `major:minor` of the block device it is on; `None` where it is on none. (btrfs gives its mounts a number of their own.)
+    pub fn device_number(&self) -> Option<String> {
+        let named = super::beneath::block_device(&self.device);
+        named.or_else(|| (!self.number.is_empty() && !self.number.starts_with("0:")).then(|| self.number.clone()))
+    }
+
     /// Whether the mount is told to ignore syncs, so that nothing survives a power loss for sure.
     pub fn ignores_sync(&self) -> bool {
-        matches!(self.fs.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs")
+        self.is_memory()
             || self.options.iter().any(|o| matches!(o.as_str(), "nobarrier" | "barrier=0" | "volatile" | "fsync=volatile"))
     }
 
