@@ -7,52 +7,41 @@
 //! What must hold:
 //! - every server gets the same bytes' worth of work from the same loop; only the wire format differs;
 //! - a latency runs from just before the request's write to the parse of the response's last byte;
-//! - a response that is wrong (an error, a foreign value) ends the run with its text: throughput of failures is not counted.
+//! - a response that is wrong (an error, a foreign value) ends the run with its text: throughput of failures is not counted. To a
+//!   cache that refuses a set the application goes on, so there refusals are counted, and told.
 //!
 //! A closed loop waits with the server: while it stalls, no new requests arrive, so a stall shows as one slow request per
 //! connection (coordinated omission). The report says so; the windows of [`crate::windows`] show stalls by time instead.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::windows::WINDOW_NS;
-use crate::wire::{KEY_DIGITS, Protocol, Reply, VALUE_LEN, encode, key_stamp, parse, value_len};
+use crate::cache::laws::{ItemLaws, VALUE_MAX};
+use crate::record::{Answer, Recorder, windows_in};
+use crate::wire::{ItemLen, KEY_DIGITS, Protocol, Reply, encode, item_len, key_stamp, parse};
 use crate::workload::{Op, OpTable};
 
 /// A server that answers nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Latencies and completions of one or many rounds.
+/// Most bytes read at once.
+const CHUNK: usize = 64 << 10;
+
+/// How the servers are used.
 #[derive(Clone, Debug)]
-pub struct Recorder {
-    /// Latencies in nanoseconds.
-    pub latency_ns: Histogram<u64>,
-    /// Completions per 100-us window, all rounds after each other.
-    pub counts: Vec<u32>,
-    /// Reads that found no value.
-    pub misses: u64,
-    /// Reads that found one.
-    pub hits: u64,
-}
-
-impl Recorder {
-    /// Empty; keeps three digits, up to a minute.
-    pub fn new() -> Self {
-        let latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds are valid");
-        Self { latency_ns, counts: Vec::new(), misses: 0, hits: 0 }
-    }
-}
-
-impl Default for Recorder {
-    fn default() -> Self {
-        Self::new()
-    }
+pub enum Use {
+    /// As a store: a value has another length at each write, and a refusal is an error.
+    Store,
+    /// As a look-aside cache: lengths are a function of the key, a read that misses is followed by a write of that key, and refusals
+    /// are counted.
+    Cache(Arc<ItemLaws>),
 }
 
 struct Connection {
@@ -62,6 +51,7 @@ struct Connection {
     written: usize,
     op: Op,
     key: u64,
+    len: ItemLen,
     sent: Instant,
     idle: bool,
 }
@@ -72,13 +62,15 @@ pub struct Client {
     events: Events,
     connections: Vec<Connection>,
     protocol: Protocol,
+    usage: Use,
     filler: Vec<u8>,
+    chunk: Vec<u8>,
     writes: u64,
 }
 
 impl Client {
     /// Opens `connections` connections to `server`.
-    pub fn connect(server: SocketAddr, protocol: Protocol, connections: usize) -> Result<Self> {
+    pub fn connect(server: SocketAddr, protocol: Protocol, connections: usize, usage: Use) -> Result<Self> {
         let poll = Poll::new()?;
         let mut open = Vec::new();
         for n in 0..connections {
@@ -88,17 +80,20 @@ impl Client {
             let mut stream = TcpStream::from_std(std_stream);
             poll.registry().register(&mut stream, Token(n), Interest::READABLE | Interest::WRITABLE)?;
             let (input, output) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
-            open.push(Connection { stream, input, output, written: 0, op: Op::Get, key: 0, sent: Instant::now(), idle: true });
+            let len = ItemLen { key: 0, value: 0 };
+            open.push(Connection { stream, input, output, written: 0, op: Op::Get, key: 0, len, sent: Instant::now(), idle: true });
         }
-        let filler = (0..VALUE_LEN.1).map(|i| b'a' + (i % 26) as u8).collect();
-        Ok(Self { poll, events: Events::with_capacity(1024), connections: open, protocol, filler, writes: 0 })
+        let filler = (0..VALUE_MAX).map(|i| b'a' + (i % 26) as u8).collect();
+        let events = Events::with_capacity(1024);
+        Ok(Self { poll, events, connections: open, protocol, usage, filler, chunk: vec![0; CHUNK], writes: 0 })
     }
 
     /// Writes every key once.
-    pub fn load(&mut self, keys: impl Iterator<Item = u64>) -> Result<()> {
+    pub fn load(&mut self, keys: impl Iterator<Item = u64>) -> Result<Recorder> {
         let mut keys = keys.map(|key| (Op::Put, key));
         let mut record = Recorder::new();
-        self.drive(&mut record, Instant::now(), || keys.next())
+        self.drive(&mut record, Instant::now(), || keys.next())?;
+        Ok(record)
     }
 
     /// How many of `keys` the server still has.
@@ -107,6 +102,19 @@ impl Client {
         let mut record = Recorder::new();
         self.drive(&mut record, Instant::now(), || keys.next())?;
         Ok(record.hits)
+    }
+
+    /// Runs the operations `part` of `table`, or as many of them as begin within `limit`; returns how many they were.
+    pub fn run_part(&mut self, table: &OpTable, part: Range<usize>, limit: Duration, record: &mut Recorder) -> Result<usize> {
+        let start = Instant::now();
+        let mut next = part.start;
+        self.drive(record, start, || {
+            (next < part.end && start.elapsed() < limit).then(|| {
+                next += 1;
+                table.at(next - 1)
+            })
+        })?;
+        Ok(next - part.start)
     }
 
     /// Runs `table` from operation `first` on for `duration`; returns the operation after the last one.
@@ -121,7 +129,7 @@ impl Client {
             })
         })?;
         // The run's own windows only: the tail while the last requests come back is no full window of load.
-        record.counts.resize(before + (duration.as_nanos() as u64 / WINDOW_NS) as usize, 0);
+        record.counts.resize(before + windows_in(duration), 0);
         Ok(next)
     }
 
@@ -143,18 +151,18 @@ impl Client {
                 if writable {
                     self.flush(n)?;
                 }
-                if readable && self.receive(n, record)? {
-                    let c = &self.connections[n];
-                    let now = Instant::now();
-                    record.latency_ns.saturating_record((now - c.sent).as_nanos() as u64);
-                    let window = before + ((now - start).as_nanos() as u64 / WINDOW_NS) as usize;
-                    if record.counts.len() <= window {
-                        record.counts.resize(window + 1, 0);
-                    }
-                    record.counts[window] += 1;
-                    if let Some((op, key)) = source() {
-                        self.send(n, op, key)?;
-                    }
+                // A refusal may have come while the value was still being sent: its turn is when all of that is out.
+                if !readable && self.connections[n].input.is_empty() {
+                    continue;
+                }
+                let Some(answer) = self.receive(n)? else { continue };
+                let c = &self.connections[n];
+                record.note(c.op, answer, c.sent, before, start);
+                let refill = answer == Answer::Missing && matches!(self.usage, Use::Cache(_));
+                record.refills += u64::from(refill);
+                let next = if refill { Some((Op::Put, c.key)) } else { source() };
+                if let Some((op, key)) = next {
+                    self.send(n, op, key)?;
                 }
             }
         }
@@ -166,14 +174,12 @@ impl Client {
         let c = &mut self.connections[n];
         debug_assert!(c.idle, "one request in flight on a connection");
         c.output.clear();
-        let value = match op {
-            Op::Put => {
-                self.writes += 1;
-                &self.filler[..value_len(key, self.writes) - KEY_DIGITS]
-            }
-            _ => &[],
+        self.writes += u64::from(op == Op::Put);
+        c.len = match &self.usage {
+            Use::Store => item_len(key, self.writes),
+            Use::Cache(laws) => laws.item(key),
         };
-        encode(self.protocol, op, key, value, &mut c.output);
+        encode(self.protocol, op, key, c.len, &self.filler, &mut c.output);
         (c.written, c.op, c.key, c.idle, c.sent) = (0, op, key, false, Instant::now());
         self.flush(n)
     }
@@ -192,99 +198,131 @@ impl Client {
         Ok(())
     }
 
-    /// Reads what is there; true when the outstanding request has been answered.
-    fn receive(&mut self, n: usize, record: &mut Recorder) -> Result<bool> {
+    /// Reads what is there; gives the answer to the outstanding request when it is all there and the request all sent.
+    fn receive(&mut self, n: usize) -> Result<Option<Answer>> {
         let c = &mut self.connections[n];
-        let mut chunk = [0u8; 4096];
         loop {
-            match c.stream.read(&mut chunk) {
+            let dry = match c.stream.read(&mut self.chunk) {
                 Ok(0) => bail!("the server closed the connection"),
-                Ok(len) => c.input.extend_from_slice(&chunk[..len]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Ok(len) => {
+                    c.input.extend_from_slice(&self.chunk[..len]);
+                    false
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => true,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e).context("receiving a response"),
-            }
-            ensure!(!c.idle, "the server sent something nobody asked for");
-            let len = match parse(self.protocol, &c.input)? {
+            };
+            ensure!(!c.idle || c.input.is_empty(), "the server sent something that was not asked for");
+            let all_sent = c.written == c.output.len();
+            let reply = if all_sent && !c.input.is_empty() { parse(self.protocol, &c.input)? } else { Reply::Partial };
+            let (answer, len) = match reply {
+                Reply::Partial if dry => return Ok(None),
                 Reply::Partial => continue,
                 Reply::Value { value, len } => {
-                    let stamp = key_stamp(c.key);
-                    ensure!(
-                        c.op == Op::Get && c.input[value.clone()].starts_with(&stamp),
-                        "wrong answer to {:?} of key {}: {:?}",
-                        c.op,
-                        c.key,
-                        String::from_utf8_lossy(&c.input[value])
-                    );
-                    record.hits += 1;
-                    len
+                    let value = &c.input[value];
+                    let right = c.op == Op::Get && is_of(c.key, c.len, value, &self.usage);
+                    ensure!(right, "wrong answer to {:?} of key {}: {}", c.op, c.key, beginning(value));
+                    (Answer::Hit, len)
                 }
-                Reply::Missing { len } => {
-                    record.misses += u64::from(c.op == Op::Get);
-                    len
-                }
+                Reply::Missing { len } => (if c.op == Op::Get { Answer::Missing } else { Answer::Done }, len),
                 Reply::Done { len } => {
                     ensure!(c.op != Op::Get, "answer to a read carries no value");
-                    len
+                    (Answer::Done, len)
+                }
+                Reply::Refused { len } => {
+                    let counted = c.op == Op::Put && matches!(self.usage, Use::Cache(_));
+                    ensure!(counted, "the server answered {}", beginning(&c.input));
+                    (Answer::Refused, len)
                 }
             };
             ensure!(len == c.input.len(), "{} bytes after the answer", c.input.len() - len);
             c.input.clear();
             c.idle = true;
-            return Ok(true);
+            return Ok(Some(answer));
         }
     }
+}
+
+/// Whether `value` is one that this client wrote for `key`; where lengths are a function of the key, of that length.
+fn is_of(key: u64, len: ItemLen, value: &[u8], usage: &Use) -> bool {
+    let head = &key_stamp(key)[..value.len().min(KEY_DIGITS)];
+    value.starts_with(head) && (matches!(usage, Use::Store) || value.len() == len.value)
+}
+
+/// Bytes from a server, shortened for a message.
+fn beginning(bytes: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(100)]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::sequence::CacheLoad;
     use crate::workload::{Keys, Workload};
     use std::collections::HashMap;
     use std::io::{BufRead, BufReader};
     use std::net::TcpListener;
+    use std::sync::Mutex;
 
     /// A memcached in thirty lines, one thread per connection, answering in two halves to exercise partial reads.
-    fn tiny_memcached(lie: bool) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let map = std::sync::Arc::new(std::sync::Mutex::new(HashMap::<String, Vec<u8>>::new()));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let map = map.clone();
-                std::thread::spawn(move || tiny_session(stream, &map, lie));
-            }
-        });
-        address
+    #[derive(Default)]
+    struct Tiny {
+        /// It answers with another value than it was given.
+        lies: bool,
+        /// It refuses values longer than this, before it has read them.
+        longest: Option<usize>,
+        map: Mutex<HashMap<String, Vec<u8>>>,
+        /// First lines of all requests.
+        asked: Mutex<Vec<String>>,
     }
 
-    fn tiny_session(
-        stream: std::net::TcpStream,
-        map: &std::sync::Mutex<HashMap<String, Vec<u8>>>,
-        lie: bool,
-    ) -> std::io::Result<()> {
+    fn tiny_memcached(tiny: Tiny) -> (SocketAddr, Arc<Tiny>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, tiny) = (listener.local_addr().unwrap(), Arc::new(tiny));
+        let served = tiny.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let tiny = served.clone();
+                std::thread::spawn(move || tiny_session(stream, &tiny));
+            }
+        });
+        (address, tiny)
+    }
+
+    fn tiny_session(stream: std::net::TcpStream, tiny: &Tiny) -> std::io::Result<()> {
         // Without it the second half of an answer waits for a delayed acknowledgement, 40 ms.
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut stream = stream;
         let mut line = String::new();
         while reader.read_line(&mut line)? > 0 {
+            tiny.asked.lock().unwrap().push(line.trim_end().to_owned());
             let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+            let mut map = tiny.map.lock().unwrap();
             let reply = if words[0] == "set" {
                 let mut value = vec![0; words[4].parse::<usize>().unwrap() + 2];
+                let refused = tiny.longest.is_some_and(|longest| value.len() - 2 > longest);
+                if refused {
+                    stream.write_all(b"SERVER_ERROR out of memory storing object\r\n")?;
+                }
                 reader.read_exact(&mut value)?;
-                map.lock().unwrap().insert(words[1].clone(), value);
+                if refused {
+                    line.clear();
+                    continue;
+                }
+                map.insert(words[1].clone(), value);
                 b"STORED\r\n".to_vec()
             } else {
-                match map.lock().unwrap().get(&words[1]) {
+                match map.get(&words[1]) {
                     None => b"END\r\n".to_vec(),
                     Some(value) => {
                         let mut value = value.clone();
-                        value[0] = if lie { b'!' } else { value[0] };
+                        value[0] = if tiny.lies { b'!' } else { value[0] };
                         [format!("VALUE {} 0 {}\r\n", words[1], value.len() - 2).as_bytes(), &value, b"END\r\n"].concat()
                     }
                 }
             };
+            drop(map);
             let half = reply.len() / 2;
             stream.write_all(&reply[..half])?;
             stream.flush()?;
@@ -296,14 +334,16 @@ mod tests {
 
     #[test]
     fn loads_runs_and_counts() {
-        let mut client = Client::connect(tiny_memcached(false), Protocol::Memcached, 4).unwrap();
+        let (address, _) = tiny_memcached(Tiny::default());
+        let mut client = Client::connect(address, Protocol::Memcached, 4, Use::Store).unwrap();
         client.load((0..500).map(|k| 2 * k)).unwrap();
         assert_eq!(client.count_present(0..1000).unwrap(), 500);
         let table = OpTable::new(Workload::YcsbA, &Keys::of(Workload::YcsbA, 500), 1, 4096);
         let mut record = Recorder::new();
         let next = client.run(&table, 0, Duration::from_millis(100), &mut record).unwrap();
         let next = client.run(&table, next, Duration::from_millis(100), &mut record).unwrap();
-        assert_eq!(record.latency_ns.len(), next as u64, "every operation has its latency");
+        assert_eq!(record.completed(), next as u64, "every operation has its latency");
+        assert_eq!(record.latency_ns().len(), next as u64);
         assert_eq!(record.counts.len(), 2000, "two runs of 1000 windows");
         assert_eq!(record.misses, 0);
         assert!(record.hits > 0 && next > 10);
@@ -311,9 +351,59 @@ mod tests {
 
     #[test]
     fn a_foreign_value_ends_the_run() {
-        let mut client = Client::connect(tiny_memcached(true), Protocol::Memcached, 1).unwrap();
+        let (address, _) = tiny_memcached(Tiny { lies: true, ..Tiny::default() });
+        let mut client = Client::connect(address, Protocol::Memcached, 1, Use::Store).unwrap();
         client.load(0..1).unwrap();
         let why = client.count_present(0..1).unwrap_err().to_string();
         assert!(why.contains("wrong answer"), "{why}");
+    }
+
+    /// A cache load whose values are some hundred kilobytes at most.
+    fn cache() -> (Use, OpTable) {
+        let sequence = CacheLoad::MixedRead.sequence(4 << 20, 2, 400, 7);
+        (Use::Cache(sequence.laws), sequence.table)
+    }
+
+    #[test]
+    fn a_miss_is_followed_by_a_write_of_its_key_and_two_servers_see_the_same_requests() {
+        let asked = || {
+            let (address, tiny) = tiny_memcached(Tiny::default());
+            let (usage, table) = cache();
+            let mut client = Client::connect(address, Protocol::Memcached, 1, usage).unwrap();
+            let mut record = Recorder::new();
+            let done = client.run_part(&table, 0..table.len(), Duration::from_secs(60), &mut record).unwrap();
+            assert_eq!(done, table.len());
+            assert!(record.misses > 0 && record.hits > 0 && record.refused == 0, "{} misses", record.misses);
+            assert_eq!(record.refills, record.misses);
+            assert_eq!(record.completed(), done as u64 + record.refills);
+            let asked = tiny.asked.lock().unwrap().clone();
+            let gets = (0..table.len()).filter(|i| table.at(*i).0 == Op::Get).count();
+            assert_eq!(asked.iter().filter(|line| line.starts_with("get ")).count(), gets);
+            asked
+        };
+        assert_eq!(asked(), asked());
+    }
+
+    #[test]
+    fn refusals_are_counted_by_a_cache_and_end_the_run_of_a_store() {
+        let (address, _) = tiny_memcached(Tiny { longest: Some(10_000), ..Tiny::default() });
+        let (usage, table) = cache();
+        let mut client = Client::connect(address, Protocol::Memcached, 3, usage).unwrap();
+        let mut record = Recorder::new();
+        client.run_part(&table, 0..table.len(), Duration::from_secs(60), &mut record).unwrap();
+        assert!(record.refused > 0 && record.refused < record.write_ns.len(), "{} refused", record.refused);
+        let (address, _) = tiny_memcached(Tiny { longest: Some(10), ..Tiny::default() });
+        let mut client = Client::connect(address, Protocol::Memcached, 1, Use::Store).unwrap();
+        let why = client.load(0..1).unwrap_err().to_string();
+        assert!(why.contains("SERVER_ERROR out of memory"), "{why}");
+    }
+
+    #[test]
+    fn a_part_ends_at_its_limit() {
+        let (address, _) = tiny_memcached(Tiny::default());
+        let (usage, table) = cache();
+        let mut client = Client::connect(address, Protocol::Memcached, 1, usage).unwrap();
+        let done = client.run_part(&table, 0..table.len(), Duration::ZERO, &mut Recorder::new()).unwrap();
+        assert_eq!(done, 0);
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use towa_media::Kind;
 
+use crate::cache::{self, sequence::CacheLoad};
 use crate::cleanup::{Scratch, watch_signals};
 use crate::engines::{self, Rig};
 use crate::machine::{CpuTimes, Machine, date_utc};
@@ -24,7 +25,7 @@ use crate::workload::Workload;
 use crate::{html, serving, table, targets};
 
 /// Measure the epoch door: throughput and stops beside a volatile and a stop-the-world engine, the server beside memcached and
-/// Redis, and the time to reopen after SIGKILL.
+/// Redis, as a cache of items of many sizes beside memcached, and the time to reopen after SIGKILL.
 ///
 /// Engines and servers take turns in short rounds; a ratio is the median of the ratios within rounds. Prints tables and a list
 /// of targets; a missed target does not fail the run unless --check is given. Needs about 4 GiB of memory (--quick) or 24 GiB
@@ -95,6 +96,24 @@ pub enum Section {
     Server,
     /// Reopening after SIGKILL.
     Recovery,
+    /// Servers as caches: values mixed from 100 B to 500 KB, few and many writes.
+    Mixed,
+    /// Servers as caches: the typical size moves from small to large and back.
+    Drift,
+    /// Servers as caches: as Facebook's ETC pool.
+    Etc,
+    /// Servers as caches: as one of Twitter's clusters, write-heavy.
+    Twitter,
+}
+
+/// The section of a load on a cache.
+fn section_of(load: CacheLoad) -> Section {
+    match load {
+        CacheLoad::MixedRead | CacheLoad::MixedWrite => Section::Mixed,
+        CacheLoad::Drift => Section::Drift,
+        CacheLoad::Etc => Section::Etc,
+        CacheLoad::Twitter => Section::Twitter,
+    }
 }
 
 impl MediumArg {
@@ -134,6 +153,7 @@ struct Plan {
     one: engines::Plan,
     more: Vec<engines::Plan>,
     server: serving::Plan,
+    caches: cache::Plan,
     heaps_mb: &'static [u64],
 }
 
@@ -152,12 +172,19 @@ fn plan(args: &EpochBenchArgs) -> Plan {
         let (connections, seed) = (args.connections as usize, args.seed);
         serving::Plan { keys, rounds, round, connections, seed, due: 0.7 }
     };
+    let caches = |memory_mb, memory_small_mb, rounds, round| {
+        let wanted = |load: &CacheLoad| args.only.is_empty() || args.only.contains(&section_of(*load));
+        let loads = CacheLoad::ALL.into_iter().filter(wanted).collect();
+        let (connections, seed) = (args.connections as usize, args.seed);
+        cache::Plan { loads, memory_mb, memory_small_mb, rounds, round, connections, seed }
+    };
     if args.quick {
         Plan {
             buckets: args.buckets.unwrap_or(200_000),
             one: engines(1, 6, ms(500), stretches, (0.02, 0.40)),
             more: vec![engines(2, 2, ms(400), vec![], (0.4, 0.5)), engines(4, 2, ms(250), vec![], (0.5, 0.56))],
             server: server(100_000, 3, ms(2000)),
+            caches: caches(128, 64, 4, ms(600)),
             heaps_mb: &[2048, 100, 500],
         }
     } else {
@@ -166,6 +193,7 @@ fn plan(args: &EpochBenchArgs) -> Plan {
             one: engines(1, 12, ms(2000), stretches, (0.0, 1.0)),
             more: vec![engines(2, 6, ms(1500), vec![], (0.0, 1.0)), engines(4, 6, ms(1500), vec![], (0.0, 1.0))],
             server: server(500_000, 6, ms(5000)),
+            caches: caches(256, 256, 8, ms(5000)),
             heaps_mb: &[2048, 100, 500, 1024, 4096, 8192],
         }
     }
@@ -260,6 +288,7 @@ fn empty_report(args: &EpochBenchArgs, medium_detail: MediumDetail) -> Report {
         workloads: Default::default(),
         threads: Default::default(),
         server: Default::default(),
+        caches: Default::default(),
         recovery: Vec::new(),
         targets: Vec::new(),
         skipped: Vec::new(),
@@ -281,14 +310,14 @@ fn measure(args: &EpochBenchArgs, scratch: &Scratch, progress: &mut Progress, re
     if wanted(Section::Engines) || wanted(Section::Threads) {
         note("engines", side_by_side(args, &plan, scratch, progress, report));
     }
+    let setup = Setup {
+        towa: args.towa_bin.clone().unwrap_or_else(|| program.clone()),
+        medium: args.medium.name().into(),
+        interval: Duration::from_millis(args.interval_ms),
+        threads: args.server_threads as usize,
+        memory_mb: serving::memory_mb(plan.server.keys),
+    };
     if wanted(Section::Server) {
-        let setup = Setup {
-            towa: args.towa_bin.clone().unwrap_or_else(|| program.clone()),
-            medium: args.medium.name().into(),
-            interval: Duration::from_millis(args.interval_ms),
-            threads: args.server_threads as usize,
-            memory_mb: serving::memory_mb(plan.server.keys),
-        };
         let outcome = serving::run(&setup, &plan.server, scratch, progress, &mut report.skipped);
         note("server", outcome.map(|server| report.server = server));
     }
@@ -299,6 +328,8 @@ fn measure(args: &EpochBenchArgs, scratch: &Scratch, progress: &mut Progress, re
         let outcome = recovery::run(&children, scratch, plan.heaps_mb, in_memory, progress, &mut report.skipped);
         note("recovery", outcome.map(|points| report.recovery = points));
     }
+    let outcome = cache::run(&setup, &plan.caches, scratch, progress, &mut report.skipped);
+    note("caches", outcome.map(|caches| report.caches = caches));
     report.skipped.extend(broken.iter().map(|why| format!("broke: {why}")));
     Ok(broken)
 }
@@ -356,11 +387,16 @@ mod tests {
         let measured = engines(&plan.one) + plan.more.iter().map(engines).sum::<f64>();
         let servers = plan.server.round.as_secs_f64() * (plan.server.rounds * 5) as f64;
         assert!(measured + servers < 140.0, "{measured} s + {servers} s leave too little for filling, restarts and recovery");
+        let caches = plan.caches.round.as_secs_f64() * (plan.caches.rounds * 2 * plan.caches.loads.len()) as f64;
+        assert!(caches <= 25.0, "{caches} s leave too little for starting and filling");
     }
 
     #[test]
     fn sections_can_be_picked() {
         let args = parse(&["--only", "server,recovery"]).unwrap();
         assert_eq!(args.only, [Section::Server, Section::Recovery]);
+        assert!(plan(&args).caches.loads.is_empty());
+        let args = parse(&["--only", "mixed,etc"]).unwrap();
+        assert_eq!(plan(&args).caches.loads, [CacheLoad::MixedRead, CacheLoad::MixedWrite, CacheLoad::Etc]);
     }
 }

@@ -26,6 +26,7 @@ pub fn page(report: &Report) -> String {
     stretches(&mut body, report);
     stops(&mut body, report);
     servers(&mut body, report);
+    crate::cache::page::caches(&mut body, report);
     recovery(&mut body, report);
     skipped(&mut body, &report.skipped);
     frame(&format!("towa bench epoch, {}", report.date), &body)
@@ -276,7 +277,7 @@ fn stop_row(threads: &str, name: &str, engine: &str, s: &StopShares) -> Vec<Stri
     ]
 }
 
-fn server_class(name: &str) -> &'static str {
+pub(crate) fn server_class(name: &str) -> &'static str {
     match name {
         "towa" => "c-towa",
         "towa_volatile" => "c-volatile",

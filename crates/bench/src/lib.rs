@@ -4,7 +4,8 @@
 //! ```text
 //!   epoch ── engines ── rounds ── workload, clock      engines side by side in short rounds, one program
 //!     │        └ store    └ windows                     the store measured; stops
-//!     ├───── serving ─── client, peers                  the server beside memcached and Redis, one load generator
+//!     ├───── serving ─┬─ contender, client, peers       the server beside memcached and Redis, one load generator
+//!     ├───── cache ───┘                                 the server as a cache beside memcached, sizes as caches have them
 //!     ├───── recovery                                   SIGKILL and reopening, in processes of their own
 //!     └───── report ──── targets, html, plot, table     what was found, as JSON, as a page, on the terminal
 //!   tx ──── contenders, sides, load, pmdk, ...          the trees side by side; its own report in the same shapes
@@ -17,10 +18,12 @@
 //! - a figure that could not be taken is absent (null) with its reason, never zero or guessed;
 //! - nothing is left behind: children and temporary directories go when the run ends, however it ends.
 
+pub mod cache;
 pub mod child;
 pub mod cleanup;
 pub mod client;
 pub mod clock;
+mod contender;
 pub mod engines;
 pub mod epoch;
 pub mod html;
@@ -29,6 +32,7 @@ pub mod output;
 pub mod peers;
 pub mod plot;
 pub mod progress;
+pub mod record;
 pub mod recovery;
 pub mod report;
 pub mod rounds;

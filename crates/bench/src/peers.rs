@@ -40,7 +40,7 @@ pub struct Setup {
     pub interval: Duration,
     /// Worker threads (`-t`).
     pub threads: usize,
-    /// Memory limit in MiB (`-m`); large enough that nothing is evicted.
+    /// Memory limit in MiB (`-m`).
     pub memory_mb: u64,
 }
 
@@ -275,7 +275,8 @@ impl Server {
 mod tests {
     use super::*;
     use crate::cleanup::Scratch;
-    use crate::client::{Client, Recorder};
+    use crate::client::{Client, Use};
+    use crate::record::Recorder;
     use crate::workload::{Keys, OpTable, Workload};
 
     fn setup() -> Setup {
@@ -304,7 +305,7 @@ mod tests {
             let scratch = Scratch::within(&std::env::temp_dir()).unwrap();
             let (server, took) = peer.start(&setup(), scratch.path()).unwrap();
             assert!(took < Duration::from_secs(30));
-            let mut client = Client::connect(server.address, peer.protocol(), 4).unwrap();
+            let mut client = Client::connect(server.address, peer.protocol(), 4, Use::Store).unwrap();
             client.load((0..200).map(|k| 2 * k)).unwrap();
             assert_eq!(client.count_present(0..500).unwrap(), 200, "{peer:?}");
             let table = OpTable::new(Workload::YcsbA, &Keys::of(Workload::YcsbA, 200), 1, 1000);

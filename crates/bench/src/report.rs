@@ -6,6 +6,7 @@
 //!   ├─ workloads   name -> WorkloadReport      one user thread
 //!   ├─ threads     "2", "4" -> name -> WorkloadReport
 //!   ├─ server      name -> ServerReport | null
+//!   ├─ caches      load -> CacheReport           both servers as caches
 //!   ├─ recovery    [RecoveryPoint]
 //!   ├─ targets     [Target]
 //!   └─ skipped     what was not measured, and why
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::cache::report::CacheReport;
 use crate::machine::Machine;
 use crate::targets::Target;
 use crate::windows::StopShares;
@@ -49,6 +51,8 @@ pub struct Report {
     pub threads: BTreeMap<String, BTreeMap<String, WorkloadReport>>,
     /// Servers by name; `null` where one was not measured (see `skipped`).
     pub server: BTreeMap<String, Option<ServerReport>>,
+    /// Servers as caches of items of many sizes: load name to its figures.
+    pub caches: BTreeMap<String, CacheReport>,
     /// Reopening after SIGKILL, by heap size.
     pub recovery: Vec<RecoveryPoint>,
     /// What must hold, what was measured, and whether it was met.
@@ -244,6 +248,8 @@ pub fn units() -> BTreeMap<&'static str, &'static str> {
         ("windows_500us_above_50pct", "fraction of 500-us windows with at least 50 % of the volatile mean"),
         ("server.*.ops", "operations per second"),
         ("server.*.p50/p99/p999/max", "microseconds"),
+        ("caches.*.server.*.ops", "operations per second; a read and the write that follows its miss are one"),
+        ("caches.*.server.*.get/set.p50/p99/p999/max", "microseconds"),
         ("recovery[].heap_mb", "MiB of live data"),
         ("*_ms", "milliseconds"),
     ])
@@ -252,6 +258,7 @@ pub fn units() -> BTreeMap<&'static str, &'static str> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::cache::report::CacheServerReport;
 
     /// A report with nothing in it.
     pub(crate) fn empty() -> Report {
@@ -272,6 +279,7 @@ pub(crate) mod tests {
             workloads: BTreeMap::new(),
             threads: BTreeMap::new(),
             server: BTreeMap::new(),
+            caches: BTreeMap::new(),
             recovery: Vec::new(),
             targets: Vec::new(),
             skipped: Vec::new(),
@@ -294,6 +302,8 @@ pub(crate) mod tests {
         }
         report.server.insert("towa".into(), Some(ServerReport::default()));
         report.server.insert("redis_rdb".into(), None);
+        let cache = CacheReport { server: [("towa".into(), Some(CacheServerReport::default()))].into(), ..CacheReport::default() };
+        report.caches.insert("drift".into(), cache);
         report.recovery.push(RecoveryPoint { heap_mb: 100, ..RecoveryPoint::default() });
         let json = serde_json::to_value(&report).unwrap();
         for field in ["ops_volatile", "ops_towa", "ops_cpnvm", "ratio_to_volatile"] {
@@ -308,6 +318,11 @@ pub(crate) mod tests {
             assert!(json["server"]["towa"][field].is_f64(), "{field}");
         }
         assert!(json["server"]["redis_rdb"].is_null());
+        for field in ["ops", "get", "set", "hit_rate", "evictions", "refused", "resident_mb"] {
+            assert!(json["caches"]["drift"]["server"]["towa"].get(field).is_some(), "{field}");
+        }
+        assert!(json["caches"]["drift"]["server"]["towa"]["get"]["p999"].is_f64());
+        assert!(json["caches"]["drift"].get("ratio_to_memcached").is_some());
         for field in ["heap_mb", "lazy_ms", "eager_ms"] {
             assert!(json["recovery"][0].get(field).is_some(), "{field}");
         }

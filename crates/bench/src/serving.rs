@@ -8,15 +8,16 @@
 //! work is over; a ratio is taken within a round. A server that fails is reported with its reason and does not end the run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::cleanup::Scratch;
-use crate::client::{Client, Recorder};
+use crate::client::{Client, Use};
+use crate::contender::{Contender, rates_of, ratio, start_all, take_turns};
 use crate::peers::{Peer, Server, Setup};
 use crate::progress::Progress;
+use crate::record::Recorder;
 use crate::report::ServerReport;
 use crate::windows::{StopTally, mean, median};
 use crate::wire::VALUE_LEN;
@@ -39,16 +40,6 @@ pub struct Plan {
     pub due: f64,
 }
 
-/// A server under measurement.
-struct Contender {
-    server: Server,
-    client: Client,
-    dir: PathBuf,
-    record: Recorder,
-    rates: Vec<f64>,
-    checkpoints_before: Option<u64>,
-}
-
 /// Keys that tell what a restart kept.
 const WITNESSES: u64 = 5000;
 /// Percentiles of the plot.
@@ -60,69 +51,48 @@ const SPEED_WINDOW: Duration = Duration::from_millis(100);
 /// Given up looking for full speed after this.
 const SPEED_PATIENCE: Duration = Duration::from_secs(20);
 
-impl Contender {
-    fn start(peer: Peer, setup: &Setup, plan: &Plan, scratch: &Scratch) -> Result<Self> {
-        let dir = scratch.fresh(peer.name())?;
-        let (server, _) = peer.start(setup, &dir)?;
-        let mut client = Client::connect(server.address, peer.protocol(), plan.connections)?;
-        client.load(initial_keys(plan.keys).chain(witnesses())).context("loading the keys")?;
-        server.settle();
-        let checkpoints_before = checkpoints(&server);
-        Ok(Self { server, client, dir, record: Recorder::new(), rates: Vec::new(), checkpoints_before })
+fn server_report(contender: &Contender, checkpoints_before: Option<u64>) -> ServerReport {
+    let Contender { server, record, .. } = contender;
+    let latency = record.latency_ns();
+    let us = |percentile: f64| latency.value_at_quantile(percentile / 100.0) as f64 / 1e3;
+    let own = StopTally::of(&record.counts, mean(&record.counts)).shares();
+    ServerReport {
+        ops: median(&contender.rates),
+        p50: us(50.0),
+        p99: us(99.0),
+        p999: us(99.9),
+        max: latency.max() as f64 / 1e3,
+        windows_500us_above_own_50pct: own.windows_500us_above_50pct,
+        checkpoints: checkpoints(server).zip(checkpoints_before).map(|(b, a)| b - a),
+        rss_mb: server.rss_mb(),
+        fork_copy_mb: fork_copy_mb(server),
+        bytes_written: bytes_written(server, &contender.dir),
+        percentiles: PERCENTILES.iter().map(|p| (*p, us(*p))).collect(),
+        ..ServerReport::default()
     }
+}
 
-    fn round(&mut self, table: &OpTable, length: Duration) -> Result<()> {
-        let before = self.record.latency_ns.len();
-        let start = Instant::now();
-        self.client.run(table, 0, length, &mut self.record)?;
-        self.rates.push((self.record.latency_ns.len() - before) as f64 / start.elapsed().as_secs_f64());
-        self.server.settle();
+/// Kills it under load and starts it again over what it left; fills in the restart's figures.
+fn restart(contender: Contender, setup: &Setup, plan: &Plan, table: &OpTable, report: &mut ServerReport) -> Result<()> {
+    let Contender { server, mut client, dir, .. } = contender;
+    let peer = server.peer;
+    let load = table;
+    std::thread::scope(|scope| -> Result<()> {
+        // The load must still be running when the server dies; its end is the client's error.
+        let busy = scope.spawn(move || client.run(load, 0, Duration::from_secs(10), &mut Recorder::new()));
+        std::thread::sleep(Duration::from_millis(800));
+        server.process.kill()?;
+        let outcome = busy.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))?;
+        anyhow::ensure!(outcome.is_err(), "the load ended before the server was killed");
         Ok(())
-    }
-
-    fn report(&self) -> ServerReport {
-        let latency = &self.record.latency_ns;
-        let us = |percentile: f64| latency.value_at_quantile(percentile / 100.0) as f64 / 1e3;
-        let own = StopTally::of(&self.record.counts, mean(&self.record.counts)).shares();
-        let now = checkpoints(&self.server);
-        ServerReport {
-            ops: median(&self.rates),
-            p50: us(50.0),
-            p99: us(99.0),
-            p999: us(99.9),
-            max: latency.max() as f64 / 1e3,
-            windows_500us_above_own_50pct: own.windows_500us_above_50pct,
-            checkpoints: now.zip(self.checkpoints_before).map(|(b, a)| b - a),
-            rss_mb: self.server.rss_mb(),
-            fork_copy_mb: fork_copy_mb(&self.server),
-            bytes_written: bytes_written(&self.server, &self.dir),
-            percentiles: PERCENTILES.iter().map(|p| (*p, us(*p))).collect(),
-            ..ServerReport::default()
-        }
-    }
-
-    /// Kills it under load and starts it again over what it left; fills in the restart's figures.
-    fn restart(self, setup: &Setup, plan: &Plan, table: &OpTable, report: &mut ServerReport) -> Result<()> {
-        let Contender { server, mut client, dir, .. } = self;
-        let peer = server.peer;
-        let load = table;
-        std::thread::scope(|scope| -> Result<()> {
-            // The load must still be running when the server dies; its end is the client's error.
-            let busy = scope.spawn(move || client.run(load, 0, Duration::from_secs(10), &mut Recorder::new()));
-            std::thread::sleep(Duration::from_millis(800));
-            server.process.kill()?;
-            let outcome = busy.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))?;
-            anyhow::ensure!(outcome.is_err(), "the load ended before the server was killed");
-            Ok(())
-        })?;
-        let begun = Instant::now();
-        let (server, first_answer) = peer.start(setup, &dir).context("starting it again")?;
-        report.restart_first_answer_ms = Some(first_answer.as_secs_f64() * 1e3);
-        let mut client = Client::connect(server.address, peer.protocol(), plan.connections)?;
-        report.restart_full_speed_ms = full_speed(&mut client, table, report.ops * FULL_SPEED, begun)?;
-        report.kept_share = Some(client.count_present(witnesses())? as f64 / witnesses().count() as f64);
-        Ok(())
-    }
+    })?;
+    let begun = Instant::now();
+    let (server, first_answer) = peer.start(setup, &dir).context("starting it again")?;
+    report.restart_first_answer_ms = Some(first_answer.as_secs_f64() * 1e3);
+    let mut client = Client::connect(server.address, peer.protocol(), plan.connections, Use::Store)?;
+    report.restart_full_speed_ms = full_speed(&mut client, table, report.ops * FULL_SPEED, begun)?;
+    report.kept_share = Some(client.count_present(witnesses())? as f64 / witnesses().count() as f64);
+    Ok(())
 }
 
 /// Keys that are loaded and never touched by the load: updates would put back what a restart lost.
@@ -136,7 +106,7 @@ fn full_speed(client: &mut Client, table: &OpTable, rate: f64, begun: Instant) -
     while begun.elapsed() < SPEED_PATIENCE {
         let (start, mut record) = (Instant::now(), Recorder::new());
         next = client.run(table, next, SPEED_WINDOW, &mut record)?;
-        if record.latency_ns.len() as f64 / start.elapsed().as_secs_f64() >= rate {
+        if record.completed() as f64 / start.elapsed().as_secs_f64() >= rate {
             // Fast from the beginning of this window on.
             return Ok(Some((start - begun).as_secs_f64() * 1e3));
         }
@@ -191,43 +161,29 @@ pub fn run(
 ) -> Result<BTreeMap<String, Option<ServerReport>>> {
     progress.section("servers");
     let mut skip = |peer: Peer, why: String| skipped.push(format!("server {}: {why}", peer.name()));
-    let mut contenders = Vec::new();
-    for peer in Peer::ALL {
-        progress.step(&format!("starting and loading {}", peer.name()));
-        match peer.missing(setup) {
-            Some(why) => skip(peer, why),
-            None => match Contender::start(peer, setup, plan, scratch) {
-                Ok(contender) => contenders.push(contender),
-                Err(e) => skip(peer, format!("{e:#}")),
-            },
-        }
-    }
+    let mut contenders = start_all(&Peer::ALL, setup, progress, &mut skip, |peer| {
+        let loaded = initial_keys(plan.keys).chain(witnesses());
+        Contender::start(peer, setup, plan.connections, Use::Store, loaded, scratch)
+    });
+    let before: Vec<_> = contenders.iter().map(|c| (c.server.peer, checkpoints(&c.server))).collect();
     let keys = Keys::of(Workload::YcsbA, plan.keys);
     for round in 0..plan.rounds {
         if round >= 2 && progress.spent(plan.due) {
             break;
         }
         let table = OpTable::new(Workload::YcsbA, &keys, fnv1a(plan.seed ^ round as u64), TABLE_LEN);
-        let mut next = Vec::new();
-        for mut contender in contenders {
-            let peer = contender.server.peer;
-            progress.step(&format!("{}, round {} of {}", peer.name(), round + 1, plan.rounds));
-            match contender.round(&table, plan.round) {
-                Ok(()) => next.push(contender),
-                Err(e) => skip(peer, format!("{e:#}")),
-            }
-        }
-        // Backwards in the next round, so that a drift of the machine cancels out.
-        next.reverse();
-        contenders = next;
+        contenders = take_turns(contenders, (round, plan.rounds), progress, &mut skip, |contender| {
+            contender.round(|client, record| Ok(client.run(&table, 0, plan.round, record)? as u64))
+        });
     }
     let table = OpTable::new(Workload::YcsbA, &keys, plan.seed, TABLE_LEN);
-    finish(contenders, setup, plan, &table, progress, skip)
+    finish(contenders, &before, setup, plan, &table, progress, skip)
 }
 
 /// Reports, ratios, restarts.
 fn finish(
     contenders: Vec<Contender>,
+    checkpoints_before: &[(Peer, Option<u64>)],
     setup: &Setup,
     plan: &Plan,
     table: &OpTable,
@@ -235,16 +191,14 @@ fn finish(
     mut skip: impl FnMut(Peer, String),
 ) -> Result<BTreeMap<String, Option<ServerReport>>> {
     let mut reports: BTreeMap<_, _> = Peer::ALL.iter().map(|peer| (peer.name().to_owned(), None)).collect();
-    let memcached = contenders.iter().find(|c| c.server.peer == Peer::Memcached).map(|c| c.rates.clone());
+    let memcached = rates_of(&contenders, Peer::Memcached);
     for contender in contenders {
         let peer = contender.server.peer;
         progress.step(&format!("killing and restarting {}", peer.name()));
-        let mut report = contender.report();
-        report.ratio_to_memcached = memcached.as_ref().map(|base| {
-            let ratios: Vec<_> = contender.rates.iter().zip(base).map(|(rate, base)| rate / base).collect();
-            median(&ratios)
-        });
-        if let Err(e) = contender.restart(setup, plan, table, &mut report) {
+        let before = checkpoints_before.iter().find(|(other, _)| *other == peer).and_then(|(_, count)| *count);
+        let mut report = server_report(&contender, before);
+        report.ratio_to_memcached = memcached.as_ref().map(|base| ratio(&contender.rates, base));
+        if let Err(e) = restart(contender, setup, plan, table, &mut report) {
             skip(peer, format!("restart: {e:#}"));
         }
         reports.insert(peer.name().to_owned(), Some(report));

@@ -39,6 +39,7 @@ pub fn render(report: &Report) -> String {
     throughput(&mut out, report);
     stops(&mut out, report);
     servers(&mut out, report);
+    crate::cache::table::caches(&mut out, report);
     recovery(&mut out, report);
     notes(&mut out, &report.skipped, &report.machine);
     targets(&mut out, &report.targets);

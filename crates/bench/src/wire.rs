@@ -32,15 +32,26 @@ pub(crate) enum Reply {
     Missing { len: usize },
     /// Done (a write); length of the reply.
     Done { len: usize },
+    /// The server has no room for it, or says another failure of its own; length of the reply.
+    Refused { len: usize },
 }
 
-/// Length of the value that write number `n` gives `key`: uniform over [`VALUE_LEN`], the same for every server.
-pub(crate) fn value_len(key: u64, n: u64) -> usize {
+/// Lengths of an item, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemLen {
+    /// Of the key's name, [`KEY_DIGITS`] at least.
+    pub key: usize,
+    /// Of the value.
+    pub value: usize,
+}
+
+/// The item that write number `n` makes of `key`: a value uniform over [`VALUE_LEN`], the same for every server.
+pub(crate) fn item_len(key: u64, n: u64) -> ItemLen {
     let (lo, hi) = VALUE_LEN;
-    lo + (fnv1a(key ^ n.rotate_left(32)) % (hi - lo + 1) as u64) as usize
+    ItemLen { key: KEY_DIGITS, value: lo + (fnv1a(key ^ n.rotate_left(32)) % (hi - lo + 1) as u64) as usize }
 }
 
-/// Digits of a key; a value begins with its key, so that a foreign answer is noticed.
+/// Digits of a key. A name begins with them, and a value as far as it is long enough, so that a foreign answer is noticed.
 pub(crate) const KEY_DIGITS: usize = 16;
 
 pub(crate) fn key_stamp(key: u64) -> [u8; KEY_DIGITS] {
@@ -53,20 +64,22 @@ pub(crate) fn key_stamp(key: u64) -> [u8; KEY_DIGITS] {
     stamp
 }
 
-/// Appends a request; `value` is what follows the key's stamp in the value.
-pub(crate) fn encode(protocol: Protocol, op: Op, key: u64, value: &[u8], out: &mut Vec<u8>) {
-    let stamp = key_stamp(key);
-    let len = (KEY_DIGITS + value.len()).to_string();
-    let len = len.as_bytes();
+/// Appends a request; `filler` is what follows the stamp in names and values.
+pub(crate) fn encode(protocol: Protocol, op: Op, key: u64, len: ItemLen, filler: &[u8], out: &mut Vec<u8>) {
+    let stamp = &key_stamp(key)[..];
+    let padding = &filler[..len.key - KEY_DIGITS];
+    let (head, tail) = (&stamp[..len.value.min(KEY_DIGITS)], &filler[..len.value.saturating_sub(KEY_DIGITS)]);
+    let (key_len, value_len) = (len.key.to_string(), len.value.to_string());
+    let (key_len, value_len) = (key_len.as_bytes(), value_len.as_bytes());
     let parts: &[&[u8]] = match (protocol, op) {
-        (Protocol::Memcached, Op::Get) => &[b"get ", &stamp, b"\r\n"],
-        (Protocol::Memcached, Op::Remove) => &[b"delete ", &stamp, b"\r\n"],
-        (Protocol::Memcached, Op::Put) => &[b"set ", &stamp, b" 0 0 ", len, b"\r\n", &stamp, value, b"\r\n"],
-        (Protocol::Resp, Op::Get) => &[b"*2\r\n$3\r\nGET\r\n$16\r\n", &stamp, b"\r\n"],
-        (Protocol::Resp, Op::Remove) => &[b"*2\r\n$3\r\nDEL\r\n$16\r\n", &stamp, b"\r\n"],
+        (Protocol::Memcached, Op::Get) => &[b"get ", stamp, padding, b"\r\n"],
+        (Protocol::Memcached, Op::Remove) => &[b"delete ", stamp, padding, b"\r\n"],
+        (Protocol::Memcached, Op::Put) => &[b"set ", stamp, padding, b" 0 0 ", value_len, b"\r\n", head, tail, b"\r\n"],
+        (Protocol::Resp, Op::Get) => &[b"*2\r\n$3\r\nGET\r\n$", key_len, b"\r\n", stamp, padding, b"\r\n"],
+        (Protocol::Resp, Op::Remove) => &[b"*2\r\n$3\r\nDEL\r\n$", key_len, b"\r\n", stamp, padding, b"\r\n"],
         (Protocol::Resp, Op::Put) => {
-            let head = b"*3\r\n$3\r\nSET\r\n$16\r\n";
-            &[head, &stamp, b"\r\n$", len, b"\r\n", &stamp, value, b"\r\n"]
+            let set = b"*3\r\n$3\r\nSET\r\n$";
+            &[set, key_len, b"\r\n", stamp, padding, b"\r\n$", value_len, b"\r\n", head, tail, b"\r\n"]
         }
     };
     parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -92,6 +105,7 @@ pub(crate) fn parse(protocol: Protocol, input: &[u8]) -> Result<Reply> {
         Protocol::Memcached => match line {
             b"END" | b"NOT_FOUND" => Ok(Reply::Missing { len: head }),
             b"STORED" | b"DELETED" => Ok(Reply::Done { len: head }),
+            _ if line.starts_with(b"SERVER_ERROR ") => Ok(Reply::Refused { len: head }),
             _ if line.starts_with(b"VALUE ") => {
                 let digits = line.rsplit(|b| *b == b' ').next().unwrap_or_default();
                 value(number(digits)?, b"\r\nEND\r\n")
@@ -114,7 +128,7 @@ mod tests {
     #[test]
     fn replies_parse_at_every_cut() {
         let value = b"0000000000000007abc";
-        let cases: [(Protocol, Vec<u8>, Reply); 5] = [
+        let cases: [(Protocol, Vec<u8>, Reply); 6] = [
             (
                 Protocol::Memcached,
                 [b"VALUE k 0 19\r\n", &value[..], b"\r\nEND\r\n"].concat(),
@@ -122,6 +136,7 @@ mod tests {
             ),
             (Protocol::Memcached, b"END\r\n".to_vec(), Reply::Missing { len: 5 }),
             (Protocol::Memcached, b"STORED\r\n".to_vec(), Reply::Done { len: 8 }),
+            (Protocol::Memcached, b"SERVER_ERROR out of memory\r\n".to_vec(), Reply::Refused { len: 28 }),
             (Protocol::Resp, [b"$19\r\n", &value[..], b"\r\n"].concat(), Reply::Value { value: 5..24, len: 26 }),
             (Protocol::Resp, b"$-1\r\n".to_vec(), Reply::Missing { len: 5 }),
         ];
@@ -136,7 +151,7 @@ mod tests {
     #[test]
     fn errors_are_refused() {
         for (protocol, bytes) in [
-            (Protocol::Memcached, &b"SERVER_ERROR out of memory\r\n"[..]),
+            (Protocol::Memcached, &b"CLIENT_ERROR bad data chunk\r\n"[..]),
             (Protocol::Memcached, b"VALUE k 0 x\r\n"),
             (Protocol::Memcached, b"VALUE k 0 1\r\nabcdefghijklm"),
             (Protocol::Resp, b"-ERR no\r\n"),
@@ -147,15 +162,19 @@ mod tests {
 
     #[test]
     fn values_have_the_lengths_they_say() {
-        let lens: Vec<_> = (0..10_000).map(|n| value_len(n % 100, n)).collect();
+        let lens: Vec<_> = (0..10_000).map(|n| item_len(n % 100, n).value).collect();
         assert!(lens.iter().all(|l| (VALUE_LEN.0..=VALUE_LEN.1).contains(l)));
         let mean = lens.iter().sum::<usize>() as f64 / lens.len() as f64;
         assert!((mean - 562.0).abs() < 20.0, "mean length {mean}");
-        let mut set = Vec::new();
-        encode(Protocol::Memcached, Op::Put, 7, b"abc", &mut set);
-        assert_eq!(set, b"set 0000000000000007 0 0 19\r\n0000000000000007abc\r\n");
-        set.clear();
-        encode(Protocol::Resp, Op::Put, 7, b"abc", &mut set);
-        assert_eq!(set, b"*3\r\n$3\r\nSET\r\n$16\r\n0000000000000007\r\n$19\r\n0000000000000007abc\r\n");
+        let set = |protocol, key, value| {
+            let mut set = Vec::new();
+            encode(protocol, Op::Put, 7, ItemLen { key, value }, b"abcdefgh", &mut set);
+            String::from_utf8(set).unwrap()
+        };
+        assert_eq!(set(Protocol::Memcached, 16, 19), "set 0000000000000007 0 0 19\r\n0000000000000007abc\r\n");
+        assert_eq!(set(Protocol::Memcached, 18, 3), "set 0000000000000007ab 0 0 3\r\n000\r\n");
+        assert_eq!(set(Protocol::Memcached, 16, 0), "set 0000000000000007 0 0 0\r\n\r\n");
+        let resp = "*3\r\n$3\r\nSET\r\n$17\r\n0000000000000007a\r\n$19\r\n0000000000000007abc\r\n";
+        assert_eq!(set(Protocol::Resp, 17, 19), resp);
     }
 }

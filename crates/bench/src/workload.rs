@@ -175,12 +175,19 @@ impl OpTable {
     /// `len` operations of `workload` over `keys`; the same seed gives the same table.
     pub fn new(workload: Workload, keys: &Keys, seed: u64, len: usize) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let make = |_| {
+        Self::of((0..len).map(|_| {
             let key = keys.draw(&mut rng);
+            (workload.draw(&mut rng), key)
+        }))
+    }
+
+    /// These operations.
+    pub fn of(ops: impl Iterator<Item = (Op, u64)>) -> Self {
+        let pack = |(op, key): (Op, u64)| {
             assert!(key < 1 << 30, "a table holds keys below 2^30");
-            (workload.draw(&mut rng) as u32) << 30 | key as u32
+            (op as u32) << 30 | key as u32
         };
-        Self((0..len).map(make).collect())
+        Self(ops.map(pack).collect())
     }
 
     /// Operation `i`, counting round and round.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use towa_bench::cache::{self, sequence::CacheLoad};
 use towa_bench::cleanup::{Running, Scratch};
 use towa_bench::engines::{Plan, Rig};
 use towa_bench::peers::Setup;
@@ -110,6 +111,45 @@ fn servers_take_turns_and_are_killed() {
         assert_eq!(written > 2000 * 500, kept > 0.0, "{name} wrote {written} bytes");
     }
     assert_eq!(reports["towa"].is_some(), setup.towa.is_file(), "{skipped:?}");
+}
+
+#[test]
+fn caches_take_turns_on_the_same_requests() {
+    let scratch = scratch();
+    let medium = if medium_of(&scratch) == towa_media::Kind::Ram { "ram" } else { "file" };
+    let towa = program().unwrap_or_else(|| "/proc/nonexistent/towa".into());
+    let setup = Setup { towa, medium: medium.into(), interval: Duration::from_millis(50), threads: 1, memory_mb: 64 };
+    let plan = cache::Plan {
+        loads: CacheLoad::ALL.to_vec(),
+        memory_mb: 64,
+        memory_small_mb: 16,
+        rounds: 2,
+        round: Duration::from_millis(250),
+        connections: 4,
+        seed: 1,
+    };
+    let mut skipped = Vec::new();
+    let reports = cache::run(&setup, &plan, &scratch, &mut Progress::new(), &mut skipped).unwrap();
+    for load in CacheLoad::ALL {
+        let report = &reports[load.name()];
+        for (name, server) in &report.server {
+            let Some(server) = server else {
+                println!("SKIP: {skipped:?}");
+                continue;
+            };
+            let told = skipped.iter().any(|why| why.contains(load.name()) && why.contains(name));
+            assert!(!told || name == "towa", "{skipped:?}");
+            assert!(server.ops > 0.0 && server.ops_by_round.len() == 2, "{load:?}, {name}: {server:?}");
+            assert!(server.get.p50 > 0.0 && server.get.p50 <= server.get.p999 && server.get.p999 <= server.get.max, "{server:?}");
+            let hits = server.hit_rate.unwrap();
+            assert!(hits > 0.05 && hits < 1.0, "{load:?}, {name}: {hits} of the reads found a value");
+            assert!(server.evictions.unwrap() > 0, "{load:?}, {name}: {server:?}");
+            assert!(server.resident_mb.unwrap() > 16.0, "{load:?}, {name}: {server:?}");
+            assert!(server.requests > 0 && server.requests <= report.requests, "{load:?}, {name}: {server:?}");
+        }
+        let both = report.server.values().all(Option::is_some);
+        assert_eq!(report.ratio_to_memcached.is_some(), both, "{load:?}: {report:?}");
+    }
 }
 
 #[test]
