@@ -1,4 +1,4 @@
-//! The load generator: closed loop, one thread, many connections, one request in flight on each.
+//! The load generator: closed loop, one thread, many connections, one request in flight on each (loading: some).
 //!
 //! ```text
 //!   for each ready connection:  read ─► parse ─► whole response? ─► record its latency ─► next operation ─► write
@@ -31,6 +31,8 @@ use crate::workload::{Op, OpTable};
 /// A server that answers nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// Writes sent together while a server is loaded.
+const LOAD_BATCH: usize = 16;
 /// Most bytes read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -53,7 +55,8 @@ struct Connection {
     key: u64,
     len: ItemLen,
     sent: Instant,
-    idle: bool,
+    /// Requests without their answers so far.
+    awaited: usize,
 }
 
 /// A load generator with its connections.
@@ -81,18 +84,18 @@ impl Client {
             poll.registry().register(&mut stream, Token(n), Interest::READABLE | Interest::WRITABLE)?;
             let (input, output) = (Vec::with_capacity(8192), Vec::with_capacity(8192));
             let len = ItemLen { key: 0, value: 0 };
-            open.push(Connection { stream, input, output, written: 0, op: Op::Get, key: 0, len, sent: Instant::now(), idle: true });
+            open.push(Connection { stream, input, output, written: 0, op: Op::Get, key: 0, len, sent: Instant::now(), awaited: 0 });
         }
         let filler = (0..VALUE_MAX).map(|i| b'a' + (i % 26) as u8).collect();
         let events = Events::with_capacity(1024);
         Ok(Self { poll, events, connections: open, protocol, usage, filler, chunk: vec![0; CHUNK], writes: 0 })
     }
 
-    /// Writes every key once.
+    /// Writes every key once, several requests at a time on each connection.
     pub fn load(&mut self, keys: impl Iterator<Item = u64>) -> Result<Recorder> {
         let mut keys = keys.map(|key| (Op::Put, key));
         let mut record = Recorder::new();
-        self.drive(&mut record, Instant::now(), || keys.next())?;
+        self.drive(&mut record, Instant::now(), LOAD_BATCH, || keys.next())?;
         Ok(record)
     }
 
@@ -100,7 +103,7 @@ impl Client {
     pub fn count_present(&mut self, keys: impl Iterator<Item = u64>) -> Result<u64> {
         let mut keys = keys.map(|key| (Op::Get, key));
         let mut record = Recorder::new();
-        self.drive(&mut record, Instant::now(), || keys.next())?;
+        self.drive(&mut record, Instant::now(), 1, || keys.next())?;
         Ok(record.hits)
     }
 
@@ -108,7 +111,7 @@ impl Client {
     pub fn run_part(&mut self, table: &OpTable, part: Range<usize>, limit: Duration, record: &mut Recorder) -> Result<usize> {
         let start = Instant::now();
         let mut next = part.start;
-        self.drive(record, start, || {
+        self.drive(record, start, 1, || {
             (next < part.end && start.elapsed() < limit).then(|| {
                 next += 1;
                 table.at(next - 1)
@@ -122,7 +125,7 @@ impl Client {
         let start = Instant::now();
         let before = record.counts.len();
         let mut next = first;
-        self.drive(record, start, || {
+        self.drive(record, start, 1, || {
             (start.elapsed() < duration).then(|| {
                 next += 1;
                 table.at(next - 1)
@@ -133,14 +136,20 @@ impl Client {
         Ok(next)
     }
 
-    /// Keeps every connection busy until `source` is dry and every answer is in.
-    fn drive(&mut self, record: &mut Recorder, start: Instant, mut source: impl FnMut() -> Option<(Op, u64)>) -> Result<()> {
+    /// Keeps every connection busy, with `batch` requests at a time, until `source` is dry and every answer is in. More than one at a time
+    /// are all writes: an answer does not say whose it is.
+    fn drive(
+        &mut self,
+        record: &mut Recorder,
+        start: Instant,
+        batch: usize,
+        mut source: impl FnMut() -> Option<(Op, u64)>,
+    ) -> Result<()> {
         let before = record.counts.len();
         for n in 0..self.connections.len() {
-            let Some((op, key)) = source() else { break };
-            self.send(n, op, key)?;
+            self.send(n, (0..batch).map_while(|_| source()))?;
         }
-        while self.connections.iter().any(|c| !c.idle) {
+        while self.connections.iter().any(|c| c.awaited > 0) {
             if let Err(e) = self.poll.poll(&mut self.events, Some(SILENCE_MAX)) {
                 ensure!(e.kind() == ErrorKind::Interrupted, e);
                 continue;
@@ -155,32 +164,41 @@ impl Client {
                 if !readable && self.connections[n].input.is_empty() {
                     continue;
                 }
-                let Some(answer) = self.receive(n)? else { continue };
-                let c = &self.connections[n];
-                record.note(c.op, answer, c.sent, before, start);
-                let refill = answer == Answer::Missing && matches!(self.usage, Use::Cache(_));
-                record.refills += u64::from(refill);
-                let next = if refill { Some((Op::Put, c.key)) } else { source() };
-                if let Some((op, key)) = next {
-                    self.send(n, op, key)?;
+                while let Some(answer) = self.receive(n)? {
+                    let c = &self.connections[n];
+                    record.note(c.op, answer, c.sent, before, start);
+                    if c.awaited > 0 {
+                        continue;
+                    }
+                    if answer == Answer::Missing && matches!(self.usage, Use::Cache(_)) {
+                        record.refills += 1;
+                        self.send(n, [(Op::Put, c.key)])?;
+                    } else {
+                        self.send(n, (0..batch).map_while(|_| source()))?;
+                    }
+                    break;
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes a request as far as the socket takes it.
-    fn send(&mut self, n: usize, op: Op, key: u64) -> Result<()> {
+    /// Writes requests as far as the socket takes them.
+    fn send(&mut self, n: usize, requests: impl IntoIterator<Item = (Op, u64)>) -> Result<()> {
         let c = &mut self.connections[n];
-        debug_assert!(c.idle, "one request in flight on a connection");
+        debug_assert!(c.awaited == 0, "answers are in before more is asked");
+        c.written = 0;
         c.output.clear();
-        self.writes += u64::from(op == Op::Put);
-        c.len = match &self.usage {
-            Use::Store => item_len(key, self.writes),
-            Use::Cache(laws) => laws.item(key),
-        };
-        encode(self.protocol, op, key, c.len, &self.filler, &mut c.output);
-        (c.written, c.op, c.key, c.idle, c.sent) = (0, op, key, false, Instant::now());
+        for (op, key) in requests {
+            self.writes += u64::from(op == Op::Put);
+            c.len = match &self.usage {
+                Use::Store => item_len(key, self.writes),
+                Use::Cache(laws) => laws.item(key),
+            };
+            encode(self.protocol, op, key, c.len, &self.filler, &mut c.output);
+            (c.op, c.key, c.sent) = (op, key, Instant::now());
+            c.awaited += 1;
+        }
         self.flush(n)
     }
 
@@ -198,26 +216,24 @@ impl Client {
         Ok(())
     }
 
-    /// Reads what is there; gives the answer to the outstanding request when it is all there and the request all sent.
+    /// Reads what is there; gives an answer when it is all there and the requests are all sent.
     fn receive(&mut self, n: usize) -> Result<Option<Answer>> {
         let c = &mut self.connections[n];
         loop {
-            let dry = match c.stream.read(&mut self.chunk) {
-                Ok(0) => bail!("the server closed the connection"),
-                Ok(len) => {
-                    c.input.extend_from_slice(&self.chunk[..len]);
-                    false
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => true,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e).context("receiving a response"),
-            };
-            ensure!(!c.idle || c.input.is_empty(), "the server sent something that was not asked for");
             let all_sent = c.written == c.output.len();
             let reply = if all_sent && !c.input.is_empty() { parse(self.protocol, &c.input)? } else { Reply::Partial };
             let (answer, len) = match reply {
-                Reply::Partial if dry => return Ok(None),
-                Reply::Partial => continue,
+                Reply::Partial => {
+                    match c.stream.read(&mut self.chunk) {
+                        Ok(0) => bail!("the server closed the connection"),
+                        Ok(len) => c.input.extend_from_slice(&self.chunk[..len]),
+                        Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                        Err(e) => return Err(e).context("receiving a response"),
+                    }
+                    ensure!(c.awaited > 0 || c.input.is_empty(), "the server sent something that was not asked for");
+                    continue;
+                }
                 Reply::Value { value, len } => {
                     let value = &c.input[value];
                     let right = c.op == Op::Get && is_of(c.key, c.len, value, &self.usage);
@@ -235,9 +251,9 @@ impl Client {
                     (Answer::Refused, len)
                 }
             };
-            ensure!(len == c.input.len(), "{} bytes after the answer", c.input.len() - len);
-            c.input.clear();
-            c.idle = true;
+            c.input.drain(..len);
+            c.awaited -= 1;
+            ensure!(c.awaited > 0 || c.input.is_empty(), "{} bytes after the answer", c.input.len());
             return Ok(Some(answer));
         }
     }

@@ -27,7 +27,8 @@ use crate::{html, serving, table, targets};
 /// Measure the epoch door: throughput and stops beside a volatile and a stop-the-world engine, the server beside memcached and
 /// Redis, as a cache of items of many sizes beside memcached, and the time to reopen after SIGKILL.
 ///
-/// Engines and servers take turns in short rounds; a ratio is the median of the ratios within rounds. Prints tables and a list
+/// Engines and servers take turns in short rounds; a ratio is the median of the ratios within rounds. As caches, towa and memcached
+/// are full all the time and evict; both are asked the same of items whose sizes are mixed, drift, or follow published traces. Prints tables and a list
 /// of targets; a missed target does not fail the run unless --check is given. Needs about 4 GiB of memory (--quick) or 24 GiB
 /// (full; larger heaps are skipped where memory is short). Peers are started from the Debian packages memcached and
 /// redis-server and skipped, with a message, where they are absent.
@@ -184,7 +185,7 @@ fn plan(args: &EpochBenchArgs) -> Plan {
             one: engines(1, 6, ms(500), stretches, (0.02, 0.40)),
             more: vec![engines(2, 2, ms(400), vec![], (0.4, 0.5)), engines(4, 2, ms(250), vec![], (0.5, 0.56))],
             server: server(100_000, 3, ms(2000)),
-            caches: caches(128, 64, 4, ms(600)),
+            caches: caches(128, 64, 6, ms(400)),
             heaps_mb: &[2048, 100, 500],
         }
     } else {

@@ -13,6 +13,7 @@ use towa_bench::xip::{self, XipBenchArgs};
 Examples:
   towa bench epoch --quick                           four minutes at most
   towa bench epoch --json out.json --html out.html
+  towa bench epoch --quick --only mixed,drift        as a cache, beside memcached
   towa bench tx --quick --html out.html
   towa bench snap --quick --json out.json
   towa bench xip --quick --html out.html")]

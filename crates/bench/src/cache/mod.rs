@@ -57,7 +57,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Filling and each round may take so many times the length of a round.
+/// A round may take so many times the length it is meant for, and filling twice that.
 const PATIENCE: u32 = 4;
 /// How far beyond the run's limit, as a share of it, a load that began before goes on.
 const OVERTIME: f64 = 0.05;
@@ -72,14 +72,14 @@ impl Plan {
     fn requests(&self, load: CacheLoad) -> usize {
         let a_second = match load {
             CacheLoad::MixedRead | CacheLoad::MixedWrite => 20_000.0,
-            CacheLoad::Drift => 30_000.0,
+            CacheLoad::Drift => 40_000.0,
             CacheLoad::Etc => 60_000.0,
             CacheLoad::Twitter => 35_000.0,
         };
         (a_second * self.round.as_secs_f64() * self.rounds as f64) as usize
     }
 
-    /// Longest that filling or a round takes before it is cut off.
+    /// Longest that a round takes before it is cut off.
     fn limit(&self) -> Duration {
         self.round * PATIENCE
     }
@@ -120,7 +120,7 @@ fn measure(
     let mut contenders = start_all(&PEERS, setup, progress, &mut skip, |peer| {
         let usage = Use::Cache(sequence.laws.clone());
         let begun = Instant::now();
-        let keys = sequence.fill.iter().copied().take_while(|_| begun.elapsed() < plan.limit());
+        let keys = sequence.fill.iter().copied().take_while(|_| begun.elapsed() < plan.limit() * 2);
         Contender::start(peer, setup, plan.connections, usage, keys, scratch)
     });
     for contender in &contenders {
