@@ -415,6 +415,28 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_known_by_its_key_and_in_a_cache_by_its_length() {
+        let (usage, _) = cache();
+        let len = ItemLen { key: 16, value: 19 };
+        let value = b"0000000000000007abc";
+        assert!(is_of(7, len, value, &usage) && is_of(7, len, value, &Use::Store));
+        assert!(!is_of(8, len, value, &usage) && !is_of(8, len, value, &Use::Store));
+        assert!(!is_of(7, len, &value[..18], &usage) && is_of(7, len, &value[..18], &Use::Store));
+        assert!(is_of(7, ItemLen { key: 16, value: 0 }, b"", &usage));
+    }
+
+    #[test]
+    fn a_refusal_waits_until_its_value_is_sent() {
+        let (address, _) = tiny_memcached(Tiny::default());
+        let mut client = Client::connect(address, Protocol::Memcached, 1, cache().0).unwrap();
+        let c = &mut client.connections[0];
+        (c.op, c.awaited, c.output, c.input) = (Op::Put, 1, vec![b'a'; 9], b"SERVER_ERROR out of memory\r\n".to_vec());
+        assert_eq!(client.receive(0).unwrap(), None);
+        client.connections[0].written = 9;
+        assert_eq!(client.receive(0).unwrap(), Some(Answer::Refused));
+    }
+
+    #[test]
     fn a_part_ends_at_its_limit() {
         let (address, _) = tiny_memcached(Tiny::default());
         let (usage, table) = cache();

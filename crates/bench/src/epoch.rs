@@ -329,8 +329,7 @@ fn measure(args: &EpochBenchArgs, scratch: &Scratch, progress: &mut Progress, re
         let outcome = recovery::run(&children, scratch, plan.heaps_mb, in_memory, progress, &mut report.skipped);
         note("recovery", outcome.map(|points| report.recovery = points));
     }
-    let outcome = cache::run(&setup, &plan.caches, scratch, progress, &mut report.skipped);
-    note("caches", outcome.map(|caches| report.caches = caches));
+    report.caches = cache::run(&setup, &plan.caches, scratch, progress, &mut report.skipped);
     report.skipped.extend(broken.iter().map(|why| format!("broke: {why}")));
     Ok(broken)
 }
