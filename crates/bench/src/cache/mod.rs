@@ -74,7 +74,7 @@ impl Plan {
     fn requests(&self, load: CacheLoad) -> usize {
         let a_second = match load {
             CacheLoad::MixedRead | CacheLoad::MixedWrite => 20_000.0,
-            CacheLoad::Drift => 40_000.0,
+            CacheLoad::Drift => 70_000.0,
             CacheLoad::Etc => 60_000.0,
             CacheLoad::Twitter => 35_000.0,
         };

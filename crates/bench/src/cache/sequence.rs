@@ -33,7 +33,7 @@ const DRIFT_WINDOW: usize = 6;
 /// Its steps: from small to large and back.
 const DRIFT_STEPS: usize = 24;
 /// Its typical sizes, in bytes: the small and the large ones.
-const DRIFT_SIZES: (f64, f64) = (2048.0, 131_072.0);
+const DRIFT_SIZES: (f64, f64) = (512.0, 262_144.0);
 
 /// A way to use a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,9 @@ impl CacheLoad {
         match self {
             CacheLoad::MixedRead => "values lognormal from 100 B to 500 KB (median 7 KB), get:set 95:5, Zipf 0.9",
             CacheLoad::MixedWrite => "values lognormal from 100 B to 500 KB (median 7 KB), get:set 50:50, Zipf 0.9",
-            CacheLoad::Drift => "the typical value goes from 2 KB to 128 KB and back, get:set 95:5, Zipf 0.9 in each band of sizes",
+            CacheLoad::Drift => {
+                "the typical value goes from 512 B to 256 KB and back, get:set 95:5, Zipf 0.9 in each band of sizes"
+            }
             CacheLoad::Etc => {
                 "Facebook's ETC (Atikoglu et al., SIGMETRICS 2012, statistical model of ETC): published laws of key and value lengths, \
                  get:set 30:1; Zipf 0.99 is ours, popularity is published as a plot"
@@ -308,7 +310,7 @@ mod tests {
             lens[lens.len() / 2]
         };
         let sizes: Vec<_> = sequence.rounds.iter().map(typical).collect();
-        assert!(sizes[0] < 8 << 10 && sizes[5] < 8 << 10, "{sizes:?}");
+        assert!(sizes[0] < 4 << 10 && sizes[5] < 4 << 10, "{sizes:?}");
         assert!(sizes[2] > 40 << 10 && sizes[3] > 40 << 10, "{sizes:?}");
         assert!(sizes[0] < sizes[1] && sizes[1] < sizes[2] && sizes[3] > sizes[4] && sizes[4] > sizes[5], "{sizes:?}");
     }
