@@ -5,7 +5,7 @@
 //!
 //! *ETC* is the general pool of Facebook's caches: Atikoglu, Xu, Frachtenberg, Jiang, Paleczny: Workload Analysis of a Large-Scale
 //! Key-Value Store, SIGMETRICS 2012, its statistical model of ETC: keys by a generalized extreme value distribution, values by a generalized
-//! Pareto distribution from 15 bytes on, shorter ones by the table of the first few lengths' probabilities.
+//! Pareto distribution from 15 bytes on, shorter ones by its table of the first few lengths' probabilities.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -56,8 +56,9 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A round may take so many times the length it is meant for, and filling twice that.
-const PATIENCE: u32 = 4;
+/// A round may take so many times the length it is meant for, and filling twice that. Rounds of a drifting load have unlike lengths, and others
+/// may use the machine, so it is far more than a server needs that is no slower than planned.
+const PATIENCE: u32 = 6;
 /// Share of the run's limit after which no load begins. It is the last part of a run, and short: it may use what the limit leaves of the
 /// time that is promised.
 const BEGIN: f64 = 1.05;
