@@ -42,7 +42,7 @@ impl Share {
     }
 
     /// A transaction may mark a 128th of the log, a line and an old one saved for it being counted; where more than 32 threads are
-    /// registered, a quarter of the log is divided among them.
+    /// registered, half of the log is divided among them.
     fn divide(&self, capacity: u64, threads: u64) {
         let lines = (capacity / (LINE_COST * 2 * 64)).min(capacity / (LINE_COST * 2 * 2) / threads.max(1)).clamp(1, 1 << 16);
         self.lines.store(lines, Relaxed);
@@ -150,15 +150,16 @@ impl Engine {
 
     /// Reserves log space for a transaction of `bytes`, waiting for it. Undone by [`unreserve`](Self::unreserve).
     pub fn reserve(&self, bytes: usize) -> Result<u64> {
-        let lines = self.lines_beyond_share(bytes)?;
         let began = Instant::now();
         for tries in 0.. {
             self.check()?;
+            // Each time: threads that register meanwhile may leave it no chance.
+            let lines = self.lines_beyond_share(bytes)?;
             if self.reserve_now(lines) {
                 if tries > 0 {
                     self.count_stall(began);
                 }
-                break;
+                return Ok(lines);
             }
             if self.manual {
                 return Err(no_log_space_in_a_manual_pool());
@@ -166,7 +167,7 @@ impl Engine {
             self.ask_for_log_space();
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(lines)
+        unreachable!("the loop returns")
     }
 
     /// [`reserve`](Self::reserve) without waiting: `None` where there is no space now. The persister is asked for some.

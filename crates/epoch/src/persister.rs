@@ -61,6 +61,8 @@ pub(crate) struct Checkpointer {
     epoch_began: Instant,
     /// Somebody waits for the epoch that is being taken.
     in_hurry: bool,
+    /// Where the heap's frontier was at the checkpoint before.
+    frontier: u64,
 }
 
 impl Checkpointer {
@@ -71,6 +73,7 @@ impl Checkpointer {
             pacer: Pacer::new(),
             epoch_began: Instant::now(),
             in_hurry: false,
+            frontier: engine.heap.allocator().frontier(),
         }
     }
 
@@ -160,13 +163,21 @@ impl Checkpointer {
         }
         // Space is provided here and not where a transaction needs it: on tmpfs that means zeroing pages. A full medium is found by
         // the allocation that needs the space.
-        provide_ahead(engine);
+        self.provide_ahead(engine);
         if engine.markers.is_some() {
             // A sync medium's image may be many epochs behind; the comparison is of the newest.
             apply_pending(engine, &mut || ())?;
             crate::detector::compare(engine)?;
         }
         Ok(())
+    }
+
+    /// Provides space for what transactions may allocate until the next checkpoint has ended, so that none waits for the medium itself: twice
+    /// what they allocated until this one, for on a slow disk a checkpoint takes as long as it takes to fill the log.
+    fn provide_ahead(&mut self, engine: &Engine) {
+        let frontier = engine.heap.allocator().frontier();
+        let grown = frontier.saturating_sub(std::mem::replace(&mut self.frontier, frontier));
+        let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD.max(grown * 2));
     }
 
     /// Tells the pacer how much there is to do. A manual or stop-the-world checkpoint does not dawdle.
@@ -232,16 +243,6 @@ impl Checkpointer {
         writer.frame(&mut self.frame)?;
         Ok(saved)
     }
-}
-
-/// Provides space for what transactions may allocate until the next checkpoint has ended, so that none waits for the medium itself. On a
-/// disk a checkpoint may take as long as it takes to fill the log.
-fn provide_ahead(engine: &Engine) {
-    let ahead = match durability(engine) {
-        Durability::Line => PROVIDE_AHEAD,
-        Durability::Sync => PROVIDE_AHEAD.max(engine.heap.log().capacity()),
-    };
-    let _ = engine.heap.allocator().provide_ahead(ahead);
 }
 
 /// A commit record overwrites the one that had its slot before: that one must be cut.
@@ -346,7 +347,6 @@ pub(crate) fn wait_all(engine: &Engine, condition: impl Fn(&crate::slot::Slot) -
 pub(crate) fn run(engine: &Engine, checkpointer: &parking_lot::Mutex<Checkpointer>) {
     let mut scheduling = Scheduling::of_this_thread();
     let mut due = Instant::now() + engine.interval();
-    provide_ahead(engine);
     loop {
         {
             let mut requests = engine.requests.0.lock();

@@ -125,7 +125,7 @@ impl Thread {
     /// are registered, a quarter of the log divided by their number. Waits for log space as [`begin`](Self::begin) does.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the log could never hold it.
+    /// [`Error::TooLarge`] if the log could never hold it, with as many threads as are registered.
     pub fn begin_reserving(&mut self, bytes: usize) -> Result<Tx<'_>> {
         self.engine().refuse_in_child("a transaction")?;
         let lines = self.engine().reserve(bytes)?;

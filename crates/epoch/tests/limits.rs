@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use towa_epoch::{Error, Options, Pool, Root, Thread, Tx};
-use towa_media::Durability;
 use towa_media::Kind;
 
 const LINE: usize = 64;
@@ -219,23 +218,40 @@ fn what_can_never_begin_is_refused_and_does_not_wait() {
 }
 
 #[test]
-fn space_for_all_that_a_log_can_take_is_provided_ahead_on_a_disk() {
+fn space_is_provided_ahead_for_as_much_as_was_taken_before() {
     use std::os::unix::fs::MetadataExt;
-    let dir = tempfile::tempdir().expect("dir");
-    let pool =
-        Pool::create(dir.path(), &Options { manual: true, heap_len: 256 << 20, log_len: Some(64 << 20), ..Options::default() });
-    let pool = pool.expect("create");
-    if pool.medium().expect("not volatile").durability() != Durability::Sync {
-        println!("SKIP: {} is no disk", dir.path().display());
-        return;
-    }
+    let dir = dir();
+    let options = Options { manual: true, heap_len: 256 << 20, log_len: Some(64 << 20), ..Options::default() };
+    let pool = Pool::create(dir.path(), &options).expect("create");
     let mut thread = pool.register().expect("register");
-    block(&mut thread, "a", 1);
+    for _ in 0..40 {
+        // Most of them never written: what counts is the space.
+        let tx = thread.begin_reserving(1 << 20).expect("begin");
+        tx.alloc(1 << 20).expect("space");
+        tx.commit();
+    }
     pool.checkpoint().expect("checkpoint");
-    // Before the next checkpoint has ended, transactions can change no more than this: none of them finds the image without space, and
-    // waits for the file system.
+    // Until the next checkpoint has ended as much may be taken again: no transaction finds the image without space, and waits for the
+    // file system.
     let image = std::fs::metadata(dir.path().join("image")).expect("the image");
-    assert!(image.blocks() * 512 >= 64 << 20, "{} bytes", image.blocks() * 512);
+    assert!(image.blocks() * 512 >= (40 + 80) << 20, "{} bytes", image.blocks() * 512);
+}
+
+#[test]
+fn a_reservation_that_waits_learns_that_it_has_no_chance_any_more() {
+    let dir = dir();
+    let pool = Pool::create(dir.path(), &Options { log_len: Some(16 << 20), ..options() }).expect("create");
+    let (mut first, mut second) = (pool.register().expect("register"), pool.register().expect("register"));
+    let large = first.begin_reserving(4 << 20).expect("begin");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(move || second.begin_reserving(4 << 20).err());
+        std::thread::sleep(Duration::from_millis(100));
+        let others: Vec<Thread> = (0..60).map(|_| pool.register().expect("register")).collect();
+        large.commit();
+        let refused = waits.join().expect("no panic");
+        assert!(matches!(refused, Some(Error::TooLarge { .. })), "{refused:?}");
+        drop(others);
+    });
 }
 
 #[test]

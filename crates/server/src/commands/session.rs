@@ -100,17 +100,17 @@ impl Session {
                     if self.share.hold(&shared.receiving, there, there + need as u64) {
                         break Progress::More(need);
                     }
-                    // Values that wait for log space may hold all there is to receive others in.
-                    let size = rest.len() + need;
-                    if !worker.thread.has_log_space(size) {
-                        break Progress::WantsLog(size);
-                    }
                     // Refused as a value beyond `-I` is, but for the reason: answered at once, and skipped as it comes.
                     let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(rest, &NOTHING_FITS)
                     else {
                         // A retrieval's long line, which has a limit of its own.
                         break Progress::More(need);
                     };
+                    // Values that wait for log space may hold all there is to receive others in.
+                    let size = rest.len() + need;
+                    if !worker.thread.has_log_space(size) {
+                        break Progress::WantsLog(size);
+                    }
                     if storing::too_large(shared, worker, &request, false, out) {
                         self.share.release();
                         self.swallow = swallow;

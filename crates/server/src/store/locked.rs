@@ -30,7 +30,9 @@ impl Locked<'_> {
     /// others may wait for the lock. Fails, before anything is changed, also where a flush is due that must come first, and where other
     /// connections of the worker wait for log space.
     pub fn begin<'w>(&self, worker: &'w mut Worker, size: usize) -> std::result::Result<Tx<'w>, Failure> {
-        worker.begin(size + SMALL_WRITES, !self.store.owes_flush())
+        // A failed pool will never carry the flush out: the transaction says why.
+        let may = !self.store.owes_flush() || self.store.pool.check().is_err();
+        worker.begin(size + SMALL_WRITES, may)
     }
 
     /// Splits the lower line of this hash, if that is still to be done.

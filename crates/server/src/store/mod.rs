@@ -130,8 +130,8 @@ impl Worker {
             self.wanted_log = Some(bytes);
             return Err(Failure::NoLogSpace);
         }
-        self.allowed -= 1;
         let tx = try_begin(&mut self.thread, &mut self.wanted_log, bytes)?;
+        self.allowed -= 1;
         self.written = self.written.max(tx.epoch());
         Ok(tx)
     }

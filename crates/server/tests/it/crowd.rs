@@ -98,6 +98,13 @@ impl Served {
         Served { clients: Clients::new(0, &Arc::new(Shared::new(config, pool).unwrap())).unwrap() }
     }
 
+    /// Two workers of one server on the store in `pool`.
+    pub fn two_on(pool: &Pool) -> (Served, Served) {
+        let config = Config { debug_commands: true, item_size_max: 300_000, ..Config::default() };
+        let shared = Arc::new(Shared::new(config, pool).unwrap());
+        (Served { clients: Clients::new(0, &shared).unwrap() }, Served { clients: Clients::new(1, &shared).unwrap() })
+    }
+
     /// A new connection whose socket takes any number of bytes.
     pub fn connect(&mut self) -> Link {
         let ends = Rc::new(RefCell::new(Ends { room: usize::MAX, ..Ends::default() }));

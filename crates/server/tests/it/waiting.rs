@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use towa_epoch::{Options, Pool};
+use towa_epoch::{Options, Pool, Thread};
 use towa_server::Config;
 
 use crate::crowd::Served;
@@ -190,6 +190,11 @@ fn large_values_wait_as_small_ones_do() {
         std::thread::spawn(move || stream.write_all(set.as_bytes()));
         assert_eq!(soon(client), "");
     }
+    // They hold all the memory there is to receive in, which a long line of keys does not need.
+    let mut reader = server.client();
+    let mut stream = reader.stream.try_clone().unwrap();
+    std::thread::spawn(move || stream.write_all(format!("get {}\r\n", "k ".repeat(450_000)).as_bytes()));
+    assert_eq!(reader.read_until(b"END\r\n"), b"END\r\n");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -224,6 +229,41 @@ fn an_expiry_time_counts_from_when_it_is_set_not_from_when_it_began_to_wait() {
     assert_eq!(first.say("mg t\r\nmg u\r\n"), "HD\r\nHD\r\n");
 }
 
+/// Fills the log until no transaction of `bytes` can begin.
+fn fill(thread: &mut Thread, bytes: usize) {
+    while let Some(tx) = thread.try_begin_reserving(bytes).unwrap() {
+        let block = tx.alloc(4000).unwrap();
+        // SAFETY: a new block of this transaction.
+        unsafe { tx.mark(block.as_ptr(), 4000) };
+        tx.commit();
+    }
+}
+
+#[test]
+fn a_request_that_grew_while_it_waited_stays_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let mut filler = pool.register().unwrap();
+    let (mut served, mut other) = Served::two_on(&pool);
+    let [first, second] = [(); 2].map(|()| served.connect());
+    let setter = other.connect();
+    assert_eq!(served.say(&first, b"set a 0 0 1\r\nx\r\n"), "STORED\r\n");
+    fill(&mut filler, 0);
+    assert_eq!(served.say(&first, b"append a 0 0 1\r\ny\r\n"), "");
+    assert_eq!(served.say(&second, b"set b 0 0 1\r\ny\r\n"), "");
+    make_space(&pool);
+    let value = "z".repeat(200_000);
+    assert_eq!(other.say(&setter, format!("set a 0 0 200000\r\n{value}\r\n").as_bytes()), "STORED\r\n");
+    make_space(&pool);
+    // Enough for what the append seemed to need, not for what it needs now.
+    fill(&mut filler, 210_000);
+    served.clients.go_on_with_queue();
+    assert_eq!((first.got(), second.got(), served.clients.are_short_of_log()), (String::new(), String::new(), Some(true)));
+    make_space(&pool);
+    served.clients.go_on_with_queue();
+    assert_eq!((&*first.got(), &*second.got()), ("STORED\r\n", "STORED\r\n"));
+}
+
 #[test]
 fn a_connection_that_waits_is_passed_by_none_and_keeps_none_waiting_for_long() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,12 +271,7 @@ fn a_connection_that_waits_is_passed_by_none_and_keeps_none_waiting_for_long() {
     let mut filler = pool.register().unwrap();
     let mut served = Served::on(&pool);
     let [first, second, third, reader] = [(); 4].map(|()| served.connect());
-    while let Some(tx) = filler.try_begin_reserving(0).unwrap() {
-        let block = tx.alloc(4000).unwrap();
-        // SAFETY: a new block of this transaction.
-        unsafe { tx.mark(block.as_ptr(), 4000) };
-        tx.commit();
-    }
+    fill(&mut filler, 0);
     let stored = |answers: String| {
         assert!(answers.lines().all(|line| line == "STORED"), "{answers}");
         answers.lines().count()
@@ -302,4 +337,23 @@ fn a_pool_that_fails_ends_the_waiting() {
     tx.abort();
     let answers = String::from_utf8(filler.client.read_until(b"\r\n")).unwrap();
     assert!(answers.lines().all(|line| line.starts_with("SERVER_ERROR ") && line.contains("poisoned")), "{answers}");
+}
+
+#[test]
+fn a_pool_that_fails_while_a_flush_is_owed_ends_the_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(&dir);
+    let server = Running::start(Config { threads: 1, ..config() }, &pool);
+    let (mut first, mut reader) = (server.client(), server.client());
+    assert_eq!(first.say("set k 0 0 1\r\nx\r\nflush_all 100\r\n"), "STORED\r\nOK\r\n");
+    let mut thread = pool.register().unwrap();
+    let tx = thread.begin().unwrap();
+    let mut filler = Filler::start(&server);
+    reader.say("debugtime 200\r\n");
+    assert_eq!(reader.say("get k v0\r\n"), "END\r\n");
+    tx.abort();
+    let answers = String::from_utf8(filler.client.read_until(b"\r\n")).unwrap();
+    assert!(answers.lines().all(|line| line.starts_with("SERVER_ERROR ") && line.contains("poisoned")), "{answers}");
+    let said = first.say("set k 0 0 1\r\ny\r\n");
+    assert!(said.starts_with("SERVER_ERROR ") && said.contains("poisoned"), "{said}");
 }
