@@ -39,7 +39,7 @@ pub(crate) enum Reply {
 /// Lengths of an item, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemLen {
-    /// Of the key's name, [`KEY_DIGITS`] at least.
+    /// Of the key's name, `KEY_DIGITS` at least.
     pub key: usize,
     /// Of the value.
     pub value: usize,

@@ -48,7 +48,7 @@ pub struct Plan {
     pub memory_small_mb: u64,
     /// Rounds.
     pub rounds: usize,
-    /// Length of a round that the operations are meant for; one that takes longer than [`PATIENCE`] times this is cut off.
+    /// Length of a round that the operations are meant for; one that takes longer than `PATIENCE` times this is cut off.
     pub round: Duration,
     /// Connections of the load generator.
     pub connections: usize,
