@@ -26,6 +26,7 @@ pub mod clock;
 mod contender;
 pub mod engines;
 pub mod epoch;
+mod files;
 pub mod html;
 pub mod machine;
 pub mod output;

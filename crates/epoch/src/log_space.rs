@@ -153,7 +153,7 @@ impl Engine {
         let began = Instant::now();
         for tries in 0.. {
             self.check()?;
-            // Each time: threads that register meanwhile may leave it no chance.
+            // Asked again in each round: a thread that registers takes a share of the log, and the rest may become too small.
             let lines = self.lines_beyond_share(bytes)?;
             if self.reserve_now(lines) {
                 if tries > 0 {

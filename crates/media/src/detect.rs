@@ -44,8 +44,7 @@ pub struct Detected {
 /// Finds out which medium suits `path`. A path that does not exist yet is judged by its nearest parent that does.
 pub fn detect(path: &Path) -> Result<Detected> {
     let there = nearest(path)?;
-    let directory = if there.is_dir() { there.clone() } else { parent_of(&there).to_owned() };
-    let handle = open(&directory)?;
+    let (handle, directory) = directory_at(&there)?;
     let mount = Mount::of(&handle, &directory)?;
     let (kind, reason) = if mount.is_memory() {
         (Kind::Ram, format!("{} lives in memory: it survives the process, not the machine", mount.fs))
@@ -195,8 +194,11 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-fn open(directory: &Path) -> Result<File> {
-    File::open(directory).map_err(|e| Error::from_io(directory.display().to_string(), "opening the directory", 0, e))
+/// The directory at `path`, or the one that holds the file there, opened.
+fn directory_at(path: &Path) -> Result<(File, PathBuf)> {
+    let directory = if path.is_dir() { path } else { parent_of(path) };
+    let failed = |e| Error::from_io(directory.display().to_string(), "opening the directory", 0, e);
+    Ok((File::open(directory).map_err(failed)?, directory.to_owned()))
 }
 
 /// Files of a pool. One that is there is asked in place of a new file: its answer is the one that counts, and looking at a pool must

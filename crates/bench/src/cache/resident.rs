@@ -2,10 +2,11 @@
 //!
 //! What must hold: a page of the pool that the process maps is counted once, as the file's.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+
+use crate::files::allocated;
 
 /// Memory of process `pid` in MiB, without its mappings of files within `dir`.
 pub(super) fn process_mb(pid: u32, dir: &Path) -> Option<f64> {
@@ -28,18 +29,9 @@ fn outside_kb(maps: &str, dir: &str) -> u64 {
     sum
 }
 
-/// What the files within `dir` take, in MiB: holes count for nothing.
+/// What the files within `dir` take, in MiB.
 pub(super) fn files_mb(dir: &Path) -> Result<f64> {
-    fn blocks(dir: &Path) -> Result<u64> {
-        let mut sum = 0;
-        for entry in std::fs::read_dir(dir).with_context(|| format!("{}: listing", dir.display()))? {
-            let entry = entry?;
-            let about = entry.metadata()?;
-            sum += if about.is_dir() { blocks(&entry.path())? } else { about.blocks() };
-        }
-        Ok(sum)
-    }
-    Ok(blocks(dir)? as f64 * 512.0 / (1 << 20) as f64)
+    Ok(allocated(dir)? as f64 / (1 << 20) as f64)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use towa_xip::split::Options;
 use towa_xip::store::Store;
 
 use super::programs::Program;
+use crate::files::allocated;
 
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -261,17 +262,6 @@ fn mirror(from: &Path, to: &Path, copies: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Bytes that the files under `dir` take.
-fn allocated(dir: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        let about = path.symlink_metadata()?;
-        bytes += if about.is_dir() { allocated(&path)? } else { about.blocks() * 512 };
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! What must always hold: storage that may be memory is not taken for a disk. A layer that cannot be seen from here (it belongs to
 //! another mount namespace, as in a container) counts as one that may be memory.
 
-use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -33,16 +32,11 @@ fn below(mount: &Mount, depth: u32) -> Option<String> {
 
 /// The same for the mount that holds `path`, which is `role`.
 fn at(path: &Path, depth: u32, role: &str) -> Option<String> {
-    let found = directory_of(path).and_then(|(handle, directory)| Mount::of(&handle, &directory).ok());
-    match found {
+    let found = if path.exists() { super::directory_at(path).ok() } else { None };
+    match found.and_then(|(handle, directory)| Mount::of(&handle, &directory).ok()) {
         Some(mount) => below(&mount, depth + 1).map(|why| format!("{role} {}: {why}", path.display())),
         None => Some(format!("{role} {} cannot be seen from here, so it may be memory", path.display())),
     }
-}
-
-fn directory_of(path: &Path) -> Option<(File, std::path::PathBuf)> {
-    let directory = if path.is_dir() { path } else { path.parent().filter(|_| path.exists())? };
-    Some((File::open(directory).ok()?, directory.to_owned()))
 }
 
 /// The same for the block device `number` (`major:minor`).

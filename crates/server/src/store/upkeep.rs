@@ -189,13 +189,26 @@ impl Keeper {
     }
 
     fn split(&mut self) -> std::result::Result<(), Failure> {
+        if self.each_stripe(Store::split_stripe)? {
+            self.store.end_split(&mut self.worker.thread)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `step` with each stripe, the line to go on from and the lines to work on, until it has no other; `false` when asked to stop
+    /// before that. Where the log has no space, a step is tried again.
+    fn each_stripe(
+        &mut self,
+        step: impl Fn(&Store, &mut Worker, usize, u64, u64) -> std::result::Result<Option<u64>, Failure>,
+    ) -> std::result::Result<bool, Failure> {
         for stripe in 0..STRIPES {
             let mut next = Some(0);
             while let Some(from) = next {
                 if self.stopping() {
-                    return Ok(());
+                    return Ok(false);
                 }
-                match self.store.split_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE) {
+                self.worker.now = self.clock.now();
+                match step(&self.store, &mut self.worker, stripe, from, LINES_AT_ONCE) {
                     Err(Failure::NoLogSpace) => std::thread::sleep(LOG_NAP),
                     done => {
                         next = done?;
@@ -204,35 +217,21 @@ impl Keeper {
                 }
             }
         }
-        Ok(self.store.end_split(&mut self.worker.thread)?)
+        Ok(true)
     }
 
     fn crawl(&mut self) -> std::result::Result<(), Failure> {
-        let store = Arc::clone(&self.store);
+        let store = &self.store;
         let oldest = store.oldest_cas.load(Ordering::Relaxed);
         let worth_it = store.expiring() > 0 || oldest > self.crawled_cas;
         let asked = store.crawl.swap(false, Ordering::Relaxed);
         if !asked && (!worth_it || !store.crawler_enabled() || self.crawled.elapsed() < CRAWL_EVERY) {
             return Ok(());
         }
-        for stripe in 0..STRIPES {
-            let mut next = Some(0);
-            while let Some(from) = next {
-                if self.stopping() {
-                    return Ok(());
-                }
-                self.worker.now = self.clock.now();
-                match store.crawl_stripe(&mut self.worker, stripe, from, LINES_AT_ONCE) {
-                    Err(Failure::NoLogSpace) => std::thread::sleep(LOG_NAP),
-                    done => {
-                        next = done?;
-                        nap(&mut self.worked, LINES_AT_ONCE);
-                    }
-                }
-            }
+        if self.each_stripe(Store::crawl_stripe)? {
+            self.crawled_cas = oldest;
+            self.crawled = Instant::now();
         }
-        self.crawled_cas = oldest;
-        self.crawled = Instant::now();
         Ok(())
     }
 }
