@@ -131,12 +131,26 @@ pub(crate) fn read(view: &mut View) -> Result<Superblock> {
         }
         return Err(Error::Damaged { pool: pool(), at: *at, what: "no superblock slot has a valid checksum".into() });
     }
+    if holds_only_zeros(view)? {
+        return Err(Error::Unfinished { pool: pool() });
+    }
     let why = match len {
         0 => "it is empty",
         _ if len < RECORD as u64 => "it is too short for a superblock",
         _ => "it does not begin with TOWAJAVA",
     };
     Err(Error::Foreign { pool: pool(), why: why.into() })
+}
+
+/// Whether the file is what a creation leaves that was stopped before the first superblock: the room of the words, all zeros.
+fn holds_only_zeros(view: &mut View) -> Result<bool> {
+    let len = view.len();
+    if len == 0 || len > HEAP_START {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; len as usize];
+    view.read(0, &mut bytes)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
 /// Checks the fields against each other and the file, so that nothing later can be led astray by them.

@@ -79,6 +79,8 @@ const MAP: &str = "java.util.HashMap";
 fn what_is_no_pool_of_this_version_is_refused() {
     let cases: &[Case] = &[
         ("empty", |m| m.bytes.clear(), Refused("not a Towa pool: it is empty")),
+        ("zeros of a stopped creation", |m| m.bytes = vec![0; HEAP as usize], Refused("being made, or its making was interrupted")),
+        ("more zeros than a creation leaves", |m| m.bytes = vec![0; HEAP as usize + 1], Refused("it does not begin with TOWAJAVA")),
         ("short", |m| m.bytes.truncate(100), Refused("not a Towa pool: it is too short")),
         ("foreign", |m| (m.put(0, b"PK\x03\x04"), m.put(4096, b"PK\x03\x04")).0, Refused("not a Towa pool: it does not begin")),
         ("zeros", |m| m.bytes.fill(0), Refused("not a Towa pool: it does not begin")),
