@@ -49,6 +49,11 @@
  *
  * A child of fork() does not have the heap: it may only exec or exit. The parent's handles are refused there.
  *
+ * Under ThreadSanitizer (-fsanitize=thread) link libtowa.so: the library itself is not instrumented, and this header
+ * tells the sanitizer to say nothing of the library's own accesses. A program that has a __tsan_default_suppressions of its
+ * own defines TOWA_NO_TSAN_SUPPRESSIONS before it includes this, and adds "called_from_lib:libtowa.so". A pool must lie
+ * below 512 GiB then; new ones do.
+ *
  * ABI: structs that may grow start with their size. The library serves every header of its own major version.
  */
 #ifndef TOWA_H
@@ -446,6 +451,22 @@ static inline int towa_set_interval_us(uint64_t interval_us) { return towa_pool_
 static inline int towa_stats(struct towa_stats *stats) { return towa_pool_stats(NULL, stats); }
 #ifdef __GNUC__
 #pragma GCC diagnostic pop
+#endif
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TOWA_THREAD_SANITIZER
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define TOWA_THREAD_SANITIZER
+#endif
+#if defined(TOWA_THREAD_SANITIZER) && !defined(TOWA_NO_TSAN_SUPPRESSIONS)
+/* Asked for by the sanitizer at the program's start. */
+const char *__tsan_default_suppressions(void);
+__attribute__((weak, visibility("default"))) const char *__tsan_default_suppressions(void)
+{
+    return "called_from_lib:libtowa.so\n";
+}
 #endif
 
 /* A type tag from a word of the program's choice (FNV-1a, 64 bits): change the word when the layout changes. */

@@ -81,3 +81,30 @@ fn transactions_in_cpp_linked_with_the_shared_library() {
 fn transactions_in_cpp_under_the_sanitizers() {
     check("crates/capi/tests/cpp/tx_behaviour.cpp", Link::Static, &SANITIZE);
 }
+
+/// Under ThreadSanitizer a new pool lies where it can be mapped, a pool that lies elsewhere is refused by name, and four threads that keep
+/// to the rules are no report.
+#[test]
+fn under_the_thread_sanitizer() {
+    let dir = scratch();
+    let flags = ["-fsanitize=thread"];
+    let source = "crates/capi/tests/c/threads.c";
+    let Some(plain) = compile(source, dir.path(), Link::Shared, &[]) else { return };
+    if !sanitizers_work(dir.path(), &flags) {
+        return;
+    }
+    let Some(program) = compile(source, dir.path(), Link::Shared, &flags) else { return };
+    let said = |program: &Path, pool: &Path| String::from_utf8(run(program, &[pool.as_os_str()]).stdout).expect("UTF-8");
+    let pool = dir.path().join("pool");
+    assert_eq!([said(&program, &pool), said(&program, &pool)], ["4000\n", "8000\n"]);
+    assert_eq!(said(&plain, &pool), "12000\n", "such a pool is like any other");
+    let elsewhere = dir.path().join("elsewhere");
+    assert_eq!(said(&plain, &elsewhere), "4000\n");
+    let out = std::process::Command::new(&program).arg(&elsewhere).output().expect("the program starts");
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.code() == Some(1) && error.contains("where ThreadSanitizer keeps its own memory"),
+        "{}: {error}",
+        out.status
+    );
+}

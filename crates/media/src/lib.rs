@@ -42,6 +42,7 @@ pub mod paths;
 mod per_thread;
 pub mod persist;
 mod ram;
+pub mod sanitizer;
 pub mod sim;
 
 pub use counters::{CounterValues, Counters};

@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 
 use crate::error::in_range;
-use crate::{Error, PAGE, Region, Result, fork};
+use crate::{Error, PAGE, Region, Result, fork, sanitizer};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
@@ -146,6 +146,11 @@ impl Mapping {
     ) -> Result<Mapping> {
         if len == 0 {
             return Ok(Mapping { first: ptr::without_provenance_mut(at.unwrap_or(PAGE)), len: 0 });
+        }
+        if let (Some(at), Some(within)) = (at, sanitizer::fixed_addresses())
+            && (at < within.start || at.saturating_add(len) > within.end)
+        {
+            return Err(Error::Unsupported { location: describe(at, len), what: sanitizer::refused() });
         }
         let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
         let hint = ptr::without_provenance_mut(at.unwrap_or(0));
