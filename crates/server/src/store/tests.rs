@@ -329,8 +329,10 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
         stored
     };
     let mut copies = Vec::new();
-    store_some(&mut worker, 20_000);
-    let level = store.shape().bits + 1 - table::BITS_MIN;
+    // Enough that the table wants to grow at the next start, too.
+    store_some(&mut worker, 30_000);
+    let bits = store.shape().bits;
+    let level = bits + 1 - table::BITS_MIN;
     store.roots.provide_segment(&mut thread, &store.table, level, 0).unwrap();
     pool.checkpoint().unwrap();
     copies.push((copy_pool(dir.path()), store_some(&mut worker, 0)));
@@ -359,7 +361,7 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
         let worker = self::worker(&pool);
         let mut upkeep = Upkeep::start(Arc::clone(&store), worker, Arc::new(Clock::default())).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while store.shape().splitting {
+        while store.shape().splitting || store.shape().bits == bits {
             assert!(Instant::now() < deadline, "copy {index} is not carried to its end");
             std::thread::sleep(Duration::from_millis(5));
         }
