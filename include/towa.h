@@ -50,7 +50,7 @@
  * A child of fork() does not have the heap: it may only exec or exit. The parent's handles are refused there.
  *
  * Under ThreadSanitizer (-fsanitize=thread) link libtowa.so: the library itself is not instrumented, and this header
- * tells the sanitizer to say nothing of the library's own accesses. A program that has a __tsan_default_suppressions of its
+ * tells the sanitizer to say nothing of the library's own accesses. A program with a __tsan_default_suppressions of its
  * own defines TOWA_NO_TSAN_SUPPRESSIONS before it includes this, and adds "called_from_lib:libtowa.so". A pool must lie
  * below 512 GiB then; new ones do.
  *

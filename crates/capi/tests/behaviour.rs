@@ -82,8 +82,8 @@ fn transactions_in_cpp_under_the_sanitizers() {
     check("crates/capi/tests/cpp/tx_behaviour.cpp", Link::Static, &SANITIZE);
 }
 
-/// Under ThreadSanitizer a new pool lies where it can be mapped, a pool that lies elsewhere is refused by name, and four threads that keep
-/// to the rules are no report.
+/// Under ThreadSanitizer a new pool lies where it can be mapped, a pool that lies elsewhere is refused by name, and four
+/// threads that keep to the rules are no report.
 #[test]
 fn under_the_thread_sanitizer() {
     let dir = scratch();

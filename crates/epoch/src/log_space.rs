@@ -153,7 +153,8 @@ impl Engine {
         let began = Instant::now();
         for tries in 0.. {
             self.check()?;
-            // Asked again in each round: a thread that registers takes a share of the log, and the rest may become too small.
+            // Asked again in each round: a thread that registers takes a share of the log, and the rest may become too
+            // small.
             let lines = self.lines_beyond_share(bytes)?;
             if self.reserve_now(lines) {
                 if tries > 0 {

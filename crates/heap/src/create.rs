@@ -195,12 +195,14 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
 
 /// An address between 16 and 48 TiB, where neither the loader nor mmap's own choices lie, different for most pools so that
 /// several can be open in one process, and free in this one: another pool, or a sanitizer's shadow (AddressSanitizer's ends 2 GiB
-/// above 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their memory.
+/// above 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their
+/// memory.
 fn pick_base(uuid: u128, heap_len: u64) -> u64 {
-    let (first, step, slots) = match sanitizer::fixed_addresses() {
-        None => (16 << 40, 64 << 30, 512),
-        Some(within) => (64 << 30, 8 << 30, (within.end as u64).saturating_sub((64 << 30) + heap_len) / (8 << 30) + 1),
+    let (first, step, end) = match sanitizer::fixed_end() {
+        None => (16 << 40, 64 << 30, None),
+        Some(end) => (64 << 30, 8 << 30, Some(end as u64)),
     };
+    let slots = end.map_or(512, |end| end.saturating_sub(first + heap_len) / step + 1);
     let slot = |i: u128| first + (uuid.wrapping_add(i) % u128::from(slots)) as u64 * step;
     let is_free = |base: &u64| Mapping::anonymous(Some(*base as usize), heap_len as usize, false).is_ok();
     // If all that are tried are taken, mapping the first says so.

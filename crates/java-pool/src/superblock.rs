@@ -142,7 +142,8 @@ pub(crate) fn read(view: &mut View) -> Result<Superblock> {
     Err(Error::Foreign { pool: pool(), why: why.into() })
 }
 
-/// Whether the file is what a creation leaves that was stopped before the first superblock: the room of the words, all zeros.
+/// Whether the file is what a creation leaves that was stopped before the first superblock: the room of the words, all
+/// zeros.
 fn holds_only_zeros(view: &mut View) -> Result<bool> {
     let len = view.len();
     if len == 0 || len > HEAP_START {

@@ -147,8 +147,8 @@ impl Mapping {
         if len == 0 {
             return Ok(Mapping { first: ptr::without_provenance_mut(at.unwrap_or(PAGE)), len: 0 });
         }
-        if let (Some(at), Some(within)) = (at, sanitizer::fixed_addresses())
-            && (at < within.start || at.saturating_add(len) > within.end)
+        if let (Some(at), Some(end)) = (at, sanitizer::fixed_end())
+            && at.saturating_add(len) > end
         {
             return Err(Error::Unsupported { location: describe(at, len), what: sanitizer::refused() });
         }

@@ -212,7 +212,8 @@ impl Roots {
         Ok(())
     }
 
-    /// Tells `table` where all segments are, those of a doubling among them that is not recorded yet: it goes on with them as they are.
+    /// Tells `table` where all segments are, those of a doubling among them that is not recorded yet: it goes on with them
+    /// as they are.
     pub fn publish_segments(&self, table: &Table) {
         // SAFETY: as in `shape`.
         let has_list = |level: &u32| unsafe { (*self.at()).levels[*level as usize] != 0 };

@@ -195,8 +195,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Calls `step` with each stripe, the line to go on from and the lines to work on, until it has no other; `false` when asked to stop
-    /// before that. Where the log has no space, a step is tried again.
+    /// Calls `step` with each stripe, the line to go on from and the lines to work on, until it has no other; `false` when
+    /// asked to stop before that. Where the log has no space, a step is tried again.
     fn each_stripe(
         &mut self,
         step: impl Fn(&Store, &mut Worker, usize, u64, u64) -> std::result::Result<Option<u64>, Failure>,
