@@ -1,7 +1,8 @@
 //! What one thread keeps to itself: free blocks at hand, and the journal of its undoable transaction.
 //!
 //! Blocks in a bin are free in the heap and out of their slab's bitmap. All of them were freed in this thread, or taken
-//! from slabs that its transactions might use; as a thread's epochs only grow, they stay fit for it for ever. When they go
+//! from slabs that its transactions might use; as a thread's epochs only grow, they stay fit for it as long as their slab stands. A
+//! slab may be evacuated under them: so each carries its slab's seal, which says whether it is still there. When they go
 //! back to their slabs they carry `epoch`, the newest in which this thread wrote a header.
 //!
 //! While the journal is on, nothing that an abort would take back is shown to other threads: freed blocks and runs wait
@@ -14,13 +15,27 @@ use super::runs::Run;
 /// Bytes that move between a bin and the slabs at a time, about.
 const BATCH_BYTES: usize = 16 << 10;
 
+/// A free block at hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spare {
+    pub(super) off: u64,
+    /// Of the slab it was taken from.
+    pub(super) seal: u64,
+}
+
 /// A thread's free blocks. Give it back with [`flush`](Self::flush) before the thread ends; what a dropped cache held stays
 /// unused until the heap is opened again.
 #[derive(Debug)]
 pub struct Cache {
-    pub(super) bins: [Vec<u64>; CLASSES],
+    pub(super) bins: [Vec<Spare>; CLASSES],
     pub(super) epoch: u64,
     pub(super) journal: Option<Box<Journal>>,
+    /// Chunks that were evacuated for this thread.
+    pub(super) granted: Option<Run>,
+    /// See [`set_lean`](Self::set_lean).
+    pub(super) lean: bool,
+    /// See [`set_unbounded`](Self::set_unbounded).
+    pub(super) unbounded: bool,
 }
 
 /// What an undoable transaction did, until it ends.
@@ -51,7 +66,18 @@ impl Default for Cache {
 impl Cache {
     /// An empty cache.
     pub const fn new() -> Self {
-        Self { bins: [const { Vec::new() }; CLASSES], epoch: 0, journal: None }
+        Self { bins: [const { Vec::new() }; CLASSES], epoch: 0, journal: None, granted: None, lean: false, unbounded: false }
+    }
+
+    /// Whether an allocation is refused as soon as there are no blocks of its class and no chunks at hand, rather than look
+    /// everywhere: for an owner that can free something of the class faster than that.
+    pub fn set_lean(&mut self, lean: bool) {
+        self.lean = lean;
+    }
+
+    /// Whether this thread's allocations may take chunks beyond [`Allocator::set_bound`](super::Allocator::set_bound).
+    pub fn set_unbounded(&mut self, unbounded: bool) {
+        self.unbounded = unbounded;
     }
 
     /// Starts the journal: the transaction that begins now can be rolled back. Ended by

@@ -2,12 +2,13 @@
 //!
 //! Where a thread looks for blocks when its bin is empty, cheapest first: slabs with blocks that are in; a few slabs not
 //! scanned yet; free runs; slabs that are wholly in, of any class; the frontier. Only when all that fails: every slab
-//! not scanned yet, its own cache, blocks of larger classes. Free blocks in *other* threads' caches are out of reach.
+//! not scanned yet, its own cache, blocks of larger classes. Free blocks in *other* threads' caches are out of reach, unless their
+//! slab is evacuated.
 //!
 //! Locks: a class's lock and the runs' lock are never held together; no lock of another class is taken under one.
 //! A run's header is written before the run is given to the pool, a remainder's under the pool's lock.
 
-use super::cache::{Cache, Journal, batch};
+use super::cache::{Cache, Journal, Spare, batch};
 use super::header::{Kind, Line, RunHeader, Seen, SlabKey};
 use super::layout::{CHUNK, CLASSES, LINE, SIZES, SLAB_CHUNKS, block_index};
 use super::runs::{Run, Runs};
@@ -19,6 +20,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Unscanned slabs read before a fresh one is carved.
 const SCANS_BEFORE_CARVING: usize = 2;
+/// Unscanned slabs that a lean thread reads before it is refused.
+const LEAN_SCANS: usize = 8;
 /// Classes above its own that a request may be served from when nothing else is left: up to twice the size.
 const LARGER_CLASSES: usize = 8;
 /// Space is asked for in steps of this many bytes.
@@ -28,25 +31,43 @@ impl Allocator {
     /// Fills the bin of `class` and takes a block from it; when space is short, a block of a larger class.
     #[cold]
     #[inline(never)]
-    pub(super) fn refill<M: Marker>(&self, cache: &mut Cache, m: &M, class: usize, size: usize) -> Result<u64, OutOfSpace> {
+    pub(super) fn refill<M: Marker>(
+        &self,
+        cache: &mut Cache,
+        m: &M,
+        class: usize,
+        size: usize,
+    ) -> Result<(u64, SlabChunk), OutOfSpace> {
         let epoch = m.epoch();
-        let mut found = self.take_blocks(cache, class, epoch, false);
-        for _ in 0..SCANS_BEFORE_CARVING {
-            if found || !self.scan_one(class) {
-                break;
+        // Again only if an evacuation of the slab began just after blocks were taken from it.
+        while self.refill_cheaply(cache, m, class) || (!cache.lean && self.refill_at_any_cost(cache, m, class)) {
+            if let Some(found) = self.pop(cache, class) {
+                return Ok(found);
             }
-            found = self.take_blocks(cache, class, epoch, false);
         }
-        if found || self.carve_slab(cache, m, class) || self.refill_at_any_cost(cache, m, class) {
-            return Ok(cache.bins[class].pop().expect("a refilled bin has a block"));
-        }
-        let larger = class + 1..(class + 1 + LARGER_CLASSES).min(CLASSES);
-        for larger in larger {
-            if !cache.bins[larger].is_empty() || self.take_blocks(cache, larger, epoch, true) {
-                return Ok(cache.bins[larger].pop().expect("looked at just before"));
+        let most = if cache.lean { 0 } else { LARGER_CLASSES };
+        for larger in class + 1..(class + 1 + most).min(CLASSES) {
+            let found = self.pop(cache, larger).or_else(|| {
+                self.take_blocks(cache, larger, epoch, true);
+                self.pop(cache, larger)
+            });
+            if let Some(found) = found {
+                return Ok(found);
             }
         }
         Err(OutOfSpace { wanted: size, heap_len: self.geo.heap_len })
+    }
+
+    /// Refills from the class, or from chunks at hand.
+    fn refill_cheaply<M: Marker>(&self, cache: &mut Cache, m: &M, class: usize) -> bool {
+        let epoch = m.epoch();
+        let scan = |cache: &mut Cache, most: usize| {
+            (0..most).take_while(|_| self.scan_one(class)).any(|_| self.take_blocks(cache, class, epoch, false))
+        };
+        self.take_blocks(cache, class, epoch, false)
+            || scan(cache, SCANS_BEFORE_CARVING)
+            || self.carve_slab(cache, m, class)
+            || (cache.lean && scan(cache, LEAN_SCANS))
     }
 
     /// Refills when there is neither a free run nor room beyond the frontier.
@@ -80,21 +101,23 @@ impl Allocator {
         }
         if taken == 0 {
             let bin = &mut cache.bins[class];
-            taken = central.take(epoch, batch(class), thorough, |head, block| bin.push(self.block_offset(class, head, block)));
+            taken = central.take(epoch, batch(class), thorough, |head, block| bin.push(self.spare(class, head, block)));
             bin.reverse();
         }
         taken > 0
     }
 
-    fn take_from(&self, central: &mut Central, bin: &mut Vec<u64>, class: usize, index: u32) -> usize {
-        let taken = central.take_from(index, batch(class), &mut |head, block| bin.push(self.block_offset(class, head, block)));
+    fn take_from(&self, central: &mut Central, bin: &mut Vec<Spare>, class: usize, index: u32) -> usize {
+        let taken = central.take_from(index, batch(class), &mut |head, block| bin.push(self.spare(class, head, block)));
         // Bins are popped from their end: the lowest address goes out first.
         bin.reverse();
         taken
     }
 
-    fn block_offset(&self, class: usize, head: u32, block: usize) -> u64 {
-        self.geo.offset(head) + block as u64 * u64::from(SIZES[class])
+    /// A block of the slab at `head`, which stands as long as the class is locked.
+    fn spare(&self, class: usize, head: u32, block: usize) -> Spare {
+        let off = self.geo.offset(head) + block as u64 * u64::from(SIZES[class]);
+        Spare { off, seal: self.table.slab(head).key.seal }
     }
 
     /// Carves a slab and fills the bin of its class from it; false if there are no chunks for it.
@@ -109,7 +132,7 @@ impl Allocator {
         self.put_header(m, run.chunk, header);
         let mut central = self.classes[class].lock();
         let index = central.next_index();
-        self.table.set_slab(len, SlabChunk { key, index, head: run.chunk, scanned: true });
+        self.table.set_slab(len, SlabChunk { key, index, head: run.chunk, scanned: true, leaving: false });
         let epoch = if cache.journal.is_some() { HELD } else { m.epoch() };
         central.add_carved(run.chunk, epoch);
         self.take_from(&mut central, &mut cache.bins[class], class, index);
@@ -132,7 +155,7 @@ impl Allocator {
         let none = OutOfSpace { wanted: size, heap_len: self.geo.heap_len };
         let len = u32::try_from((size as u64).div_ceil(CHUNK)).map_err(|_| none)?;
         let mut run = self.take_run(cache, m, len);
-        if run.is_none() {
+        if run.is_none() && !cache.lean {
             cache.flush(self);
             self.warm(u64::MAX);
             self.await_scans();
@@ -181,7 +204,10 @@ impl Allocator {
         let mut runs = self.runs.lock();
         self.table.clear(run.chunk, 1);
         runs.large.remove(&run.chunk);
-        runs.insert(run);
+        match runs.leaving.get_mut(&run.chunk) {
+            Some(left) => *left = Some(run),
+            None => runs.insert(run),
+        }
         self.large_bytes.fetch_sub(u64::from(run.len) * CHUNK, Relaxed);
     }
 
@@ -195,9 +221,14 @@ impl Allocator {
                 return Some(self.split(Some(journal), m, run, len, None));
             }
         }
+        if let Some(run) = cache.granted.take_if(|run| run.len >= len && run.epoch <= epoch) {
+            return Some(self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut self.runs.lock())));
+        }
         loop {
             let mut runs = self.runs.lock();
-            if let Some(run) = runs.take(len, epoch) {
+            if self.is_within_bound(cache, &runs, len)
+                && let Some(run) = runs.take(len, epoch)
+            {
                 return Some(self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut runs)));
             }
             drop(runs);
@@ -212,8 +243,13 @@ impl Allocator {
                 }
                 continue;
             }
-            return self.extend(&mut self.runs.lock(), epoch, len);
+            let mut runs = self.runs.lock();
+            return if self.is_within_bound(cache, &runs, len) { self.extend(&mut runs, epoch, len) } else { None };
         }
+    }
+
+    fn is_within_bound(&self, cache: &Cache, runs: &Runs, len: u32) -> bool {
+        cache.unbounded || u64::from(runs.in_use()) + u64::from(len) <= u64::from(self.bound.load(Relaxed))
     }
 
     /// Cuts `len` chunks off the front of `run` and gives what remains to the journal, or to the pool.

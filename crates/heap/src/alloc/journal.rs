@@ -20,7 +20,7 @@ impl Allocator {
             self.release_large(run);
         }
         for off in journal.frees.drain(..) {
-            self.cache_block(cache, usize::from(self.slab_at(off).key.class), off);
+            self.cache_block(cache, &self.slab_at(off), off);
         }
         self.release_structure(&journal);
     }
@@ -69,7 +69,7 @@ impl Allocator {
         }
         self.release_structure(&journal);
         for off in journal.allocs.drain(..) {
-            self.cache_block(cache, usize::from(self.slab_at(off).key.class), off);
+            self.cache_block(cache, &self.slab_at(off), off);
         }
     }
 

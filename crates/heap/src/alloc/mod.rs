@@ -23,11 +23,14 @@
 //!    none. And the table holds nothing but such lines: what is neither zero nor valid is damage, never garbage.
 //! 5. **A block is live exactly if its header says so** with its slab's seal (see `header`).
 //!
+//! A slab can be evacuated while other threads' caches hold free blocks of it: see `evacuate`.
+//!
 //! Opening walks the table only. Block headers are read when a block of that class is wanted, or by [`Allocator::warm`].
 
 mod cache;
 mod carve;
 mod check;
+mod evacuate;
 mod header;
 mod journal;
 mod layout;
@@ -40,9 +43,10 @@ mod tests;
 
 pub use cache::Cache;
 pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, headers_in_use_end};
+pub use evacuate::{Space, Survey, Window, chunks_for};
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
-use cache::batch;
+use cache::{Spare, batch};
 use header::{Kind, Seen};
 use layout::{CLASSES, Geometry, SIZES, SLAB_BLOCKS, block_index, class_of};
 use parking_lot::Mutex;
@@ -50,7 +54,7 @@ use runs::Runs;
 use slabs::Central;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 use table::{Entry, SlabChunk, Table};
 use towa_media::persist::prefetch;
 
@@ -111,6 +115,10 @@ pub struct Allocator {
     /// Which classes may have slabs to give up.
     empties: [AtomicBool; CLASSES],
     large_bytes: AtomicU64,
+    /// Most chunks that may be in use; see [`Allocator::set_bound`].
+    bound: AtomicU32,
+    /// Tells evacuations apart.
+    tickets: AtomicU64,
     /// Block headers found damaged; their blocks stay unused.
     damaged: AtomicU64,
 }
@@ -140,17 +148,16 @@ impl Allocator {
             return self.alloc_large(cache, m, size);
         }
         let class = class_of(size + BLOCK_HEADER);
-        let off = match cache.bins[class].pop() {
-            Some(off) => off,
+        let (off, slab) = match self.pop(cache, class) {
+            Some(found) => found,
             None => self.refill(cache, m, class, size)?,
         };
-        if let Some(&next) = cache.bins[class].last() {
+        if let Some(next) = cache.bins[class].last() {
             // The next block of this class is cold, most likely; what its allocation looks at is fetched meanwhile.
-            let next = self.geo.at(next).as_ptr();
+            let next = self.geo.at(next.off).as_ptr();
             prefetch(next);
             m.prefetch_mark(next as usize);
         }
-        let slab = self.slab_at(off);
         let block = self.geo.at(off);
         let tag = slab.key.tag(off);
         if self.geo.word(off).load(Relaxed) == tag {
@@ -183,13 +190,16 @@ impl Allocator {
         if !slab.scanned {
             self.decide(&slab, off);
         }
+        if slab.leaving && cache.journal.is_some() {
+            self.call_off(&slab);
+        }
         m.mark(addr - BLOCK_HEADER, BLOCK_HEADER);
         let tag = slab.key.tag(off);
         self.write_block_header(off, [tag, slab.key.free(tag, size)]);
         cache.epoch = m.epoch();
         match &mut cache.journal {
             Some(journal) => journal.frees.push(off),
-            None => self.cache_block(cache, usize::from(slab.key.class), off),
+            None => self.cache_block(cache, &slab, off),
         }
     }
 
@@ -305,14 +315,33 @@ impl Allocator {
     #[inline]
     fn write_block_header(&self, off: u64, words: [u64; 2]) {
         self.geo.word(off).store(words[0], Relaxed);
-        self.geo.word(off + 8).store(words[1], Relaxed);
+        // Release: an evacuation that finds this block free knows then what its transaction knew, its epoch above all.
+        self.geo.word(off + 8).store(words[1], Release);
     }
 
-    /// Puts a free block into its bin; when there are many, the oldest go back to their slabs.
+    /// Takes a block of `class` out of the bin that may be given out. What is found there of slabs that leave goes back to them,
+    /// and what is of slabs that are no more is forgotten.
     #[inline]
-    fn cache_block(&self, cache: &mut Cache, class: usize, off: u64) {
+    fn pop(&self, cache: &mut Cache, class: usize) -> Option<(u64, SlabChunk)> {
+        while let Some(spare) = cache.bins[class].pop() {
+            match self.table.get(((spare.off - self.geo.data) / CHUNK) as u32) {
+                Entry::Slab(slab) if slab.key.seal == spare.seal && !slab.leaving => return Some((spare.off, slab)),
+                _ => self.give_back(cache, class, spare),
+            }
+        }
+        None
+    }
+
+    /// Puts a free block of `slab` into its bin; when there are many, the oldest go back to their slabs.
+    #[inline]
+    fn cache_block(&self, cache: &mut Cache, slab: &SlabChunk, off: u64) {
+        let class = usize::from(slab.key.class);
+        let spare = Spare { off, seal: slab.key.seal };
+        if slab.leaving {
+            return self.give_back(cache, class, spare);
+        }
         let bin = &mut cache.bins[class];
-        bin.push(off);
+        bin.push(spare);
         if bin.len() > 2 * batch(class) {
             self.flush_bin(cache, class, batch(class));
         }
@@ -323,11 +352,28 @@ impl Allocator {
     fn flush_bin(&self, cache: &mut Cache, class: usize, count: usize) {
         let epoch = cache.epoch;
         let mut central = self.classes[class].lock();
-        for off in cache.bins[class].drain(..count) {
-            let slab = self.slab_at(off);
-            central.give(slab.index, block_index(class, off - self.geo.offset(slab.head)), epoch);
+        for spare in cache.bins[class].drain(..count) {
+            self.take_in(&mut central, class, spare, epoch);
         }
         self.note_empties(&central, class);
+    }
+
+    /// Gives one block back to its slab.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&self, cache: &Cache, class: usize, spare: Spare) {
+        let mut central = self.classes[class].lock();
+        self.take_in(&mut central, class, spare, cache.epoch);
+        self.note_empties(&central, class);
+    }
+
+    /// A block comes in, if its slab still stands: under the class's lock, which no slab of the class goes without.
+    fn take_in(&self, central: &mut Central, class: usize, spare: Spare, epoch: u64) {
+        if let Entry::Slab(slab) = self.table.get(((spare.off - self.geo.data) / CHUNK) as u32)
+            && slab.key.seal == spare.seal
+        {
+            central.give(slab.index, block_index(class, spare.off - self.geo.offset(slab.head)), epoch);
+        }
     }
 
     /// There is no live block at `off`, where the program says there is.
@@ -349,8 +395,9 @@ impl Allocator {
 }
 
 impl Cache {
-    /// Gives all blocks back to their slabs, for other threads to use. Do this when a thread ends.
+    /// Gives all blocks and chunks back, for other threads to use. Do this when a thread ends.
     pub fn flush(&mut self, allocator: &Allocator) {
+        allocator.release_grant(self);
         for class in 0..CLASSES {
             let count = self.bins[class].len();
             if count > 0 {

@@ -10,7 +10,7 @@ use super::{Allocator, Provide};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 impl Allocator {
     /// The allocator of the heap at `base`, as it lies there. Reads the run headers only.
@@ -56,6 +56,8 @@ impl Allocator {
             unscanned: AtomicUsize::new(opened.slabs),
             empties: std::array::from_fn(|_| AtomicBool::new(false)),
             large_bytes: AtomicU64::new(opened.large_chunks * CHUNK),
+            bound: AtomicU32::new(u32::MAX),
+            tickets: AtomicU64::new(1),
             damaged: AtomicU64::new(0),
         })
     }
@@ -80,6 +82,12 @@ impl Allocator {
         let Some((index, head)) = self.classes[class].lock().scan_begin() else {
             return false;
         };
+        self.scan_begun(class, index, head);
+        true
+    }
+
+    /// Scans the slab for which a scan was noted as begun.
+    pub(super) fn scan_begun(&self, class: usize, index: u32, head: u32) {
         let found = self.scan(&self.table.slab(head), class);
         let mut central = self.classes[class].lock();
         central.scan_end(index, found);
@@ -87,7 +95,6 @@ impl Allocator {
         self.note_empties(&central, class);
         drop(central);
         self.unscanned.fetch_sub(1, Relaxed);
-        true
     }
 
     /// A bit for each block of a slab that is free. Damaged ones are not.
@@ -167,7 +174,7 @@ impl Opened {
             Kind::Slab { class, seal } => {
                 let index = self.classes[usize::from(class)].add_unscanned(chunk);
                 let key = SlabKey { seal, class, clean };
-                self.table.set_slab(len, SlabChunk { key, index, head: chunk, scanned: false });
+                self.table.set_slab(len, SlabChunk { key, index, head: chunk, scanned: false, leaving: false });
                 self.slabs += 1;
             }
             Kind::Large { .. } => {

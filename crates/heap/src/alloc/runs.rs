@@ -26,6 +26,10 @@ pub(super) struct Runs {
     by_len: BTreeSet<(u32, u32)>,
     /// Large objects by first chunk, for diagnostics: length in chunks.
     pub(super) large: BTreeMap<u32, u32>,
+    /// Chunks in the pool.
+    free: u32,
+    /// Large objects that are being evacuated, and their chunks once they are free.
+    pub(super) leaving: BTreeMap<u32, Option<Run>>,
     /// First chunk never carved.
     pub(super) frontier: u32,
     /// Offset up to which space was provided.
@@ -58,9 +62,11 @@ impl Runs {
         }
         self.by_place.insert(run.chunk, run);
         self.by_len.insert((run.len, run.chunk));
+        self.free += run.len;
     }
 
     fn remove(&mut self, run: Run) {
+        self.free -= run.len;
         self.by_place.remove(&run.chunk);
         self.by_len.remove(&(run.len, run.chunk));
     }
@@ -98,13 +104,42 @@ impl Runs {
     }
 
     /// Chunks in the pool.
-    #[cfg(test)]
     pub(super) fn free_chunks(&self) -> u64 {
-        self.by_place.values().map(|run| u64::from(run.len)).sum()
+        u64::from(self.free)
+    }
+
+    /// Chunks below the frontier that are not in the pool.
+    pub(super) fn in_use(&self) -> u32 {
+        self.frontier - self.free
+    }
+
+    /// Chunks of the longest run in the pool.
+    pub(super) fn longest(&self) -> u32 {
+        self.by_len.last().map_or(0, |&(len, _)| len)
+    }
+
+    /// The run in the pool that holds `chunk`.
+    pub(super) fn find_free(&self, chunk: u32) -> Option<Run> {
+        let (_, run) = self.by_place.range(..=chunk).next_back()?;
+        (chunk < run.chunk + run.len).then_some(*run)
+    }
+
+    /// Takes this very run out of the pool, if it is there.
+    pub(super) fn take_this(&mut self, chunk: u32, len: u32) -> Option<Run> {
+        let run = *self.by_place.get(&chunk).filter(|run| run.len == len)?;
+        self.remove(run);
+        Some(run)
+    }
+
+    /// A large object of `least..=most` chunks, at `from` or behind it, else the first there is.
+    pub(super) fn large_near(&self, from: u32, least: u32, most: u32) -> Option<u32> {
+        const LOOKED_AT_MAX: usize = 64;
+        let behind = self.large.range(from..).chain(self.large.range(..from)).take(LOOKED_AT_MAX);
+        behind.filter(|&(_, len)| (least..=most).contains(len)).map(|(&head, _)| head).next()
     }
 }
 
-fn join(low: Run, high: Run) -> Run {
+pub(super) fn join(low: Run, high: Run) -> Run {
     Run { chunk: low.chunk, len: low.len + high.len, epoch: low.epoch.max(high.epoch), clean: low.clean && high.clean }
 }
 

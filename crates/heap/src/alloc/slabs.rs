@@ -6,7 +6,9 @@
 //!
 //! ```text
 //!   opening ──► Unscanned ──scan begins──► Scanning ──scan ends──► Known ◄── carving
-//!                   └─ free() marks blocks decided ─┘
+//!                   └─ free() marks blocks decided ─┘         │  ▲
+//!                                             evacuation begins ▼  │ and is called off
+//!                                                            Leaving ──all blocks free──► Vacant
 //! ```
 //!
 //! A slab's `epoch` is the newest epoch in which its run header, or the header of a block that came in, may have been
@@ -28,6 +30,8 @@ pub(super) enum State {
     Unscanned,
     Scanning,
     Known,
+    /// It is being evacuated: no block of it goes out.
+    Leaving,
     /// The slot is unused.
     Vacant,
 }
@@ -37,6 +41,8 @@ pub(super) enum State {
 pub(super) struct Slab {
     pub(super) head: u32,
     pub(super) state: State,
+    /// Of the evacuation it leaves by.
+    ticket: u64,
     listed: bool,
     queued: bool,
     /// Blocks that are in.
@@ -100,7 +106,17 @@ impl Central {
         self.outs += u64::from(self.blocks());
         let none = || Vec::new().into_boxed_slice();
         let state = State::Unscanned;
-        let at = self.put(Slab { head, state, listed: false, queued: false, ins: 0, epoch: 0, bits: none(), decided: none() });
+        let at = self.put(Slab {
+            head,
+            state,
+            ticket: 0,
+            listed: false,
+            queued: false,
+            ins: 0,
+            epoch: 0,
+            bits: none(),
+            decided: none(),
+        });
         self.unscanned.push(at);
         at
     }
@@ -114,7 +130,7 @@ impl Central {
         }
         let decided = Vec::new().into_boxed_slice();
         let state = State::Known;
-        let at = self.put(Slab { head, state, listed: true, queued: false, ins: blocks as u32, epoch, bits, decided });
+        let at = self.put(Slab { head, state, ticket: 0, listed: true, queued: false, ins: blocks as u32, epoch, bits, decided });
         self.partial.push(at);
         at
     }
@@ -174,6 +190,9 @@ impl Central {
 
     fn note_in(&mut self, index: u32) {
         let slab = &mut self.slabs[index as usize];
+        if slab.state == State::Leaving {
+            return;
+        }
         if !slab.listed && slab.ins > 0 {
             slab.listed = true;
             self.partial.push(index);
@@ -199,7 +218,7 @@ impl Central {
     pub(super) fn decide(&mut self, index: u32, block: usize) {
         let words = self.words();
         let slab = &mut self.slabs[index as usize];
-        if slab.state == State::Known {
+        if matches!(slab.state, State::Known | State::Leaving) {
             return;
         }
         if slab.decided.is_empty() {
@@ -215,6 +234,17 @@ impl Central {
         let slab = &mut self.slabs[index as usize];
         slab.state = State::Scanning;
         Some((index, slab.head))
+    }
+
+    /// The same for slab `index`, if it is unscanned.
+    pub(super) fn scan_begin_at(&mut self, index: u32) -> bool {
+        if self.slabs[index as usize].state != State::Unscanned {
+            return false;
+        }
+        self.unscanned.retain(|&unscanned| unscanned != index);
+        self.scanning += 1;
+        self.slabs[index as usize].state = State::Scanning;
+        true
     }
 
     /// Takes in the blocks a scan found free (a bit each), but for those decided meanwhile.
@@ -235,6 +265,79 @@ impl Central {
         slab.ins += more;
         self.outs -= u64::from(more);
         self.note_in(index);
+    }
+
+    /// Begins to evacuate slab `index`, if that is possible now: none of its blocks goes out from here on.
+    pub(super) fn leave(&mut self, index: u32, ticket: u64) -> bool {
+        let slab = &mut self.slabs[index as usize];
+        if slab.state != State::Known || slab.epoch == HELD {
+            return false;
+        }
+        (slab.state, slab.ticket) = (State::Leaving, ticket);
+        if std::mem::take(&mut slab.listed) {
+            self.partial.retain(|&listed| listed != index);
+        }
+        if std::mem::take(&mut slab.queued) {
+            self.empties.retain(|&queued| queued != index);
+        }
+        true
+    }
+
+    /// Whether slab `index` leaves by this very evacuation.
+    fn leaves_by(&self, index: u32, ticket: u64) -> bool {
+        let slab = &self.slabs[index as usize];
+        slab.state == State::Leaving && slab.ticket == ticket
+    }
+
+    /// Ends an evacuation in vain; whether it had not been called off. The slab is as any other again.
+    pub(super) fn stay(&mut self, index: u32, ticket: u64) -> bool {
+        let leaves = self.leaves_by(index, ticket);
+        if leaves {
+            self.call_off(index);
+        }
+        leaves
+    }
+
+    /// Ends whatever evacuation slab `index` leaves by; whether it did leave.
+    pub(super) fn call_off(&mut self, index: u32) -> bool {
+        let slab = &mut self.slabs[index as usize];
+        if slab.state != State::Leaving {
+            return false;
+        }
+        slab.state = State::Known;
+        self.note_in(index);
+        true
+    }
+
+    /// Ends an evacuation by a transaction of `epoch`: the slab, none of whose blocks is live, is no more.
+    pub(super) fn vacate(&mut self, index: u32, ticket: u64, epoch: u64) -> bool {
+        let blocks = self.blocks();
+        if !self.leaves_by(index, ticket) || self.slabs[index as usize].epoch > epoch {
+            return false;
+        }
+        let slab = &mut self.slabs[index as usize];
+        // What is out lies in caches, where its seal gives it away.
+        self.outs -= u64::from(blocks - slab.ins);
+        slab.ins = 0;
+        slab.state = State::Vacant;
+        slab.bits = Vec::new().into_boxed_slice();
+        self.vacant.push(index);
+        true
+    }
+
+    /// Some slab with blocks that are out, picked by a random number: its head.
+    pub(super) fn any(&self, random: u64) -> Option<u32> {
+        let count = self.slabs.len();
+        let start = random as usize % count.max(1);
+        let order = self.slabs[start..].iter().chain(&self.slabs[..start]);
+        let wanted = |slab: &&Slab| !matches!(slab.state, State::Vacant | State::Leaving) && slab.ins < self.blocks();
+        order.take(LOOKED_AT_MAX).find(wanted).map(|slab| slab.head)
+    }
+
+    /// Blocks that are in.
+    pub(super) fn all_in(&self) -> u64 {
+        let all = (self.slabs.len() - self.vacant.len()) as u64 * u64::from(self.blocks());
+        all - self.outs
     }
 
     /// Takes out a slab that is wholly in and may be given up by a transaction of `epoch`: its head.

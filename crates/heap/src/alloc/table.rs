@@ -1,8 +1,12 @@
 //! What DRAM knows of every chunk: enough for `free` to check a pointer and for `alloc` to write a header without a lock.
 //!
 //! An entry is written while its chunk changes hands (under a lock, before any block of it is given out) and only read
-//! otherwise. Whoever holds a pointer into a chunk got it through something that orders him after that write. Sixteen
+//! otherwise. A thread that holds a pointer to a live block got it through something that orders it after that write. Sixteen
 //! bytes a chunk, zero pages until used: 8 MiB of address space for 64 GiB of heap.
+//!
+//! A thread's bin may hold blocks of a slab that is no more (see `evacuate`). So an entry may be read while it changes: the seal is
+//! stored before the rest of the entry (release) and loaded after it (acquire), so what reads as a slab comes with the seal of that
+//! slab or of a later one, never of an earlier one.
 
 use super::header::SlabKey;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -12,6 +16,7 @@ const LARGE: u64 = 2;
 const KIND: u64 = 3;
 const SCANNED: u64 = 1 << 2;
 const CLEAN: u64 = 1 << 3;
+const LEAVING: u64 = 1 << 4;
 const CLASS_SHIFT: u32 = 8;
 const DISTANCE_SHIFT: u32 = 16;
 const INDEX_SHIFT: u32 = 32;
@@ -43,6 +48,8 @@ pub(super) struct SlabChunk {
     pub(super) head: u32,
     /// Whether DRAM knows every block's state.
     pub(super) scanned: bool,
+    /// Whether it is being evacuated: no block of it is given out.
+    pub(super) leaving: bool,
 }
 
 /// An entry for each chunk.
@@ -69,6 +76,7 @@ impl Table {
                 index: (info >> INDEX_SHIFT) as u32,
                 head: chunk - u32::from((info >> DISTANCE_SHIFT) as u8),
                 scanned: info & SCANNED != 0,
+                leaving: info & LEAVING != 0,
             }),
             LARGE => Entry::Large,
             _ => Entry::Other,
@@ -97,6 +105,18 @@ impl Table {
     pub(super) fn set_scanned(&self, head: u32, len: u32) {
         for chunk in head..head + len {
             self.slots[chunk as usize].info.fetch_or(SCANNED, Release);
+        }
+    }
+
+    /// Says that a slab leaves, or that it stays after all.
+    pub(super) fn set_leaving(&self, head: u32, len: u32, leaving: bool) {
+        for chunk in head..head + len {
+            let info = &self.slots[chunk as usize].info;
+            if leaving {
+                info.fetch_or(LEAVING, Release)
+            } else {
+                info.fetch_and(!LEAVING, Release)
+            };
         }
     }
 

@@ -1,9 +1,10 @@
-//! Random transactions of three threads over two open epochs, against a model; every epoch's image is opened and compared.
+//! Random transactions of three threads over two open epochs, with evacuations among them, against a model; every epoch's image is opened and
+//! compared.
 
 use super::world::{FIRST, Memory, Random, UndoLog, World, open};
 use crate::alloc::cache::Cache;
 use crate::alloc::layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
-use crate::alloc::{Allocator, check};
+use crate::alloc::{Allocator, Window, check};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -39,6 +40,14 @@ struct Open {
     freed: Vec<(u64, Object)>,
 }
 
+/// An evacuation under way.
+struct Leaving {
+    window: Window,
+    /// Threads whose transaction ran when it began, and runs.
+    waits: Vec<bool>,
+    ops_left: usize,
+}
+
 struct Run {
     random: Random,
     world: World,
@@ -51,6 +60,8 @@ struct Run {
     oldest: Model,
     sizes: fn(&mut Random) -> usize,
     refused: usize,
+    leaving: Option<Leaving>,
+    evacuated: usize,
 }
 
 impl Run {
@@ -60,7 +71,19 @@ impl Run {
         let logs = (0..3).map(|_| UndoLog::default()).collect();
         let threads = (0..3).map(|_| Thread::default()).collect();
         let (now, oldest) = (Model::new(), Model::new());
-        Self { random: Random::new(seed), world, allocator, threads, logs, now, oldest, sizes, refused: 0 }
+        Self {
+            random: Random::new(seed),
+            world,
+            allocator,
+            threads,
+            logs,
+            now,
+            oldest,
+            sizes,
+            refused: 0,
+            leaving: None,
+            evacuated: 0,
+        }
     }
 
     fn step(&mut self) {
@@ -68,6 +91,7 @@ impl Run {
         match &self.threads[at].tx {
             None => self.begin(at),
             Some(tx) if tx.ops_left == 0 => self.end(at),
+            Some(tx) if !tx.undoable && self.random.below(8) == 0 => self.evacuate(at),
             // More is freed the fuller the heap is, but it fills up now and then.
             Some(_) if self.random.below(100) < 55 => self.alloc(at),
             Some(_) => self.free(at),
@@ -109,7 +133,7 @@ impl Run {
         let fill = self.fill(size);
         let thread = &mut self.threads[at];
         let tx = thread.tx.as_mut().expect("begun");
-        tx.ops_left -= 1;
+        tx.ops_left = tx.ops_left.saturating_sub(1);
         let marker = self.world.tx(tx.epoch, tx.undoable.then_some(&self.logs[at]));
         let Ok(ptr) = self.allocator.alloc(&mut thread.cache, &marker, size) else {
             self.refused += 1;
@@ -134,15 +158,67 @@ impl Run {
         self.now.insert(off, object);
     }
 
-    /// Frees a block that this transaction may know of: of its epoch or older, and not of an undoable one still open.
-    fn free(&mut self, at: usize) {
-        let tx = self.threads[at].tx.as_mut().expect("begun");
-        tx.ops_left -= 1;
-        let epoch = tx.epoch;
-        let pick = self.random.below(self.now.len() + 1);
-        let Some((&off, object)) = self.now.iter().nth(pick) else {
+    /// Begins an evacuation, goes on with the one under way, or ends it.
+    fn evacuate(&mut self, at: usize) {
+        self.threads[at].tx.as_mut().expect("begun").ops_left -= 1;
+        let Some(leaving) = &mut self.leaving else {
+            let (random, size) = (self.random.next(), (self.sizes)(&mut self.random));
+            let survey = self.allocator.survey(random, size);
+            let window = survey.and_then(|survey| self.allocator.evacuate(&survey));
+            let waits = self.threads.iter().map(|thread| thread.tx.is_some()).collect();
+            self.leaving = window.map(|window| Leaving { window, waits, ops_left: 40 });
             return;
         };
+        leaving.ops_left -= 1;
+        if leaving.ops_left == 0 {
+            let leaving = self.leaving.take().expect("looked at just before");
+            return self.allocator.put_back(leaving.window);
+        }
+        let mut live = Vec::new();
+        self.allocator
+            .live_in(&leaving.window, &mut |address| live.push((address - self.world.memory.base.as_ptr() as usize) as u64));
+        for off in live.into_iter().take(200) {
+            self.free_block(at, off);
+        }
+        self.settle(at);
+    }
+
+    /// Ends the evacuation if nothing lives in its window, by a transaction that may have begun before that was so.
+    fn settle(&mut self, at: usize) {
+        let leaving = self.leaving.as_mut().expect("under way");
+        let newest = self.world.newest;
+        if leaving.waits.contains(&true) {
+            return;
+        }
+        self.allocator.inspect(&mut leaving.window, || newest);
+        let thread = &mut self.threads[at];
+        let marker = self.world.tx(thread.tx.as_ref().expect("begun").epoch, None);
+        if !self.allocator.settle(&mut leaving.window, &marker) {
+            return;
+        }
+        self.evacuated += 1;
+        let leaving = self.leaving.take().expect("looked at just before");
+        if self.random.below(3) == 0 {
+            self.allocator.put_back(leaving.window);
+        } else {
+            self.allocator.grant(leaving.window, &mut thread.cache);
+            self.alloc(at);
+            self.allocator.release_grant(&mut self.threads[at].cache);
+        }
+    }
+
+    fn free(&mut self, at: usize) {
+        self.threads[at].tx.as_mut().expect("begun").ops_left -= 1;
+        let pick = self.random.below(self.now.len() + 1);
+        if let Some((&off, _)) = self.now.iter().nth(pick) {
+            self.free_block(at, off);
+        }
+    }
+
+    /// Frees a block if this transaction may know of it: of its epoch or older, and not of an undoable one still open.
+    fn free_block(&mut self, at: usize, off: u64) {
+        let epoch = self.threads[at].tx.as_ref().expect("begun").epoch;
+        let Some(object) = self.now.get(&off) else { return };
         let others = self.threads.iter().enumerate().filter(|&(other, _)| other != at).filter_map(|(_, thread)| thread.tx.as_ref());
         if object.epoch > epoch || others.clone().any(|tx| tx.undoable && tx.allocated.contains(&off)) {
             return;
@@ -165,6 +241,9 @@ impl Run {
     fn end(&mut self, at: usize) {
         let thread = &mut self.threads[at];
         let tx = thread.tx.take().expect("begun");
+        if let Some(leaving) = &mut self.leaving {
+            leaving.waits[at] = false;
+        }
         let in_oldest = tx.epoch == self.world.oldest;
         if tx.undoable && self.random.below(2) == 0 {
             self.world.undo(&self.logs[at]);
@@ -207,6 +286,7 @@ impl Run {
         verify_recovered(&recovered, frontier, &self.oldest, &mut self.random);
         if self.random.below(4) == 0 {
             self.world = World::new(Memory::of(&image[..frontier as usize], HEAP));
+            self.leaving = None;
             self.allocator = open(&self.world.memory, frontier);
             self.threads.iter_mut().for_each(|thread| *thread = Thread::default());
             self.logs.iter().for_each(|log| log.borrow_mut().clear());
@@ -224,6 +304,9 @@ impl Run {
                 self.end(at);
             }
             self.threads[at].cache.flush(&self.allocator);
+        }
+        if let Some(leaving) = self.leaving.take() {
+            self.allocator.put_back(leaving.window);
         }
         let (mut cache, tx) = (Cache::new(), self.world.tx(self.world.newest, None));
         for &off in self.now.keys() {
@@ -309,16 +392,14 @@ fn run(seed: u64, steps: usize, sizes: fn(&mut Random) -> usize) -> Run {
 
 #[test]
 fn every_epoch_recovers_with_mixed_sizes() {
-    for seed in 0..3 {
-        run(seed, 6000, Random::size);
-    }
+    let evacuated: usize = (0..3).map(|seed| run(seed, 6000, Random::size).evacuated).sum();
+    assert!(evacuated > 20, "only {evacuated} windows were evacuated");
 }
 
 #[test]
 fn every_epoch_recovers_with_small_blocks() {
-    for seed in 10..13 {
-        run(seed, 8000, |random| random.below(2000));
-    }
+    let evacuated: usize = (10..13).map(|seed| run(seed, 8000, |random| random.below(2000)).evacuated).sum();
+    assert!(evacuated > 20, "only {evacuated} windows were evacuated");
 }
 
 #[test]

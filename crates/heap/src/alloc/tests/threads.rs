@@ -103,6 +103,51 @@ struct Shared {
     clock: Clock,
     table: Mutex<Vec<Parcel>>,
     allocated: AtomicUsize,
+    evacuated: AtomicUsize,
+}
+
+/// Evacuates a window if whatever lives in it lies on the table: in other threads' hands it stays.
+fn evacuate(shared: &Shared, thread: usize, cache: &mut Cache, random: &mut Random) {
+    let Shared { allocator, clock, table, memory, .. } = shared;
+    let Some(mut window) = allocator.survey(random.next(), random.size()).and_then(|survey| allocator.evacuate(&survey)) else {
+        return;
+    };
+    let mut running: Vec<_> =
+        clock.inside.iter().map(|inside| inside.load(SeqCst)).enumerate().filter(|&(_, epoch)| epoch != 0).collect();
+    for _ in 0..50 {
+        let tx = clock.begin(thread);
+        let mut live = Vec::new();
+        allocator.live_in(&window, &mut |address| live.push(address));
+        let mut mine = Vec::new();
+        table.lock().retain(|parcel| {
+            let goes = parcel.epoch <= tx.epoch && live.contains(&parcel.ptr.addr().get());
+            if goes {
+                mine.push(Parcel { ..*parcel });
+            }
+            !goes
+        });
+        for parcel in mine {
+            parcel.verify();
+            // SAFETY: the parcel's block is ours.
+            unsafe { allocator.free(cache, &tx, parcel.ptr) };
+        }
+        drop(tx);
+        running.retain(|&(at, epoch)| clock.inside[at].load(SeqCst) == epoch);
+        if running.is_empty() && allocator.inspect(&mut window, || clock.epoch.load(SeqCst)) {
+            let tx = clock.begin(thread);
+            if allocator.settle(&mut window, &tx) {
+                shared.evacuated.fetch_add(1, SeqCst);
+                allocator.grant(window, cache);
+                if let Ok(ptr) = allocator.alloc(cache, &tx, CHUNK as usize) {
+                    assert!(memory.off(ptr) >= FIRST);
+                    table.lock().push(Parcel::new(ptr, CHUNK as usize, random.next(), tx.epoch));
+                }
+                return allocator.release_grant(cache);
+            }
+        }
+        std::thread::yield_now();
+    }
+    allocator.put_back(window);
 }
 
 fn work(shared: &Shared, thread: usize, mut random: Random, rounds: usize) {
@@ -144,6 +189,10 @@ fn work(shared: &Shared, thread: usize, mut random: Random, rounds: usize) {
         if random.below(200) == 0 {
             shared.allocator.reclaim(&mut cache, &tx);
         }
+        drop(tx);
+        if random.below(20) == 0 {
+            evacuate(shared, thread, &mut cache, &mut random);
+        }
     }
     shared.table.lock().append(&mut mine);
     cache.flush(&shared.allocator);
@@ -156,7 +205,14 @@ fn storm(memory: Memory, frontier: u64, found: Vec<Parcel>, seed: u64) -> (Memor
     let base = memory.base.as_ptr() as usize;
     let clock = Clock { epoch: AtomicU64::new(1), inside, marked, base };
     let allocator = open(&memory, frontier);
-    let shared = Shared { memory, allocator, clock, table: Mutex::new(found), allocated: AtomicUsize::new(0) };
+    let shared = Shared {
+        memory,
+        allocator,
+        clock,
+        table: Mutex::new(found),
+        allocated: AtomicUsize::new(0),
+        evacuated: AtomicUsize::new(0),
+    };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
@@ -179,8 +235,9 @@ fn storm(memory: Memory, frontier: u64, found: Vec<Parcel>, seed: u64) -> (Memor
         done.store(true, SeqCst);
         results.into_iter().for_each(|result| result.expect("a worker failed"));
     });
-    let Shared { memory, allocator, clock, table, allocated } = shared;
+    let Shared { memory, allocator, clock, table, allocated, evacuated } = shared;
     assert!(clock.epoch.into_inner() > 3 && allocated.into_inner() > 1000);
+    assert!(evacuated.into_inner() > 10, "hardly a window was evacuated");
     let left = table.into_inner();
     left.iter().for_each(Parcel::verify);
     let frontier = allocator.frontier();
