@@ -42,6 +42,11 @@ impl Announcement {
         self.0.load(Acquire) != 0
     }
 
+    /// The clock word that the running transaction took, or 0.
+    pub fn word(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
     /// Whether a transaction of `epoch` runs. Once false for an epoch that the clock has left, false for ever, and everything
     /// those transactions wrote happened before.
     pub fn is_in(&self, epoch: u64) -> bool {
@@ -89,6 +94,11 @@ impl Clock {
         let old = self.word.fetch_add(2, AcqRel);
         self.barrier.slow();
         old >> 1
+    }
+
+    /// Every transaction that began before is announced afterwards; one that begins later sees what the caller wrote before.
+    pub fn barrier(&self) {
+        self.barrier.slow();
     }
 
     /// Closes the gate. Afterwards every transaction that got through is announced.

@@ -39,6 +39,7 @@ mod options;
 mod pacer;
 mod persister;
 mod pool;
+mod room;
 mod slot;
 mod stats;
 mod sync;
@@ -54,6 +55,7 @@ pub use options::{Mode, Options};
 #[doc(hidden)]
 pub use persister::Phase;
 pub use pool::Pool;
+pub use room::{Cleared, Clearing, Space, Survey};
 pub use stats::Stats;
 pub use thread::{Thread, Window};
 pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, accept_copy, default_log_len};

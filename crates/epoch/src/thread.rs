@@ -44,6 +44,8 @@ pub struct Thread {
     /// Lines marked and not yet accounted.
     pub(crate) unaccounted: Cell<u64>,
     pub(crate) cache: RefCell<Cache>,
+    /// Bytes of the newest block that was refused.
+    pub(crate) refused: Cell<usize>,
     /// Whether the running transaction can be rolled back.
     pub(crate) undoable: Cell<bool>,
     pub(crate) undo: RefCell<Undo>,
@@ -93,6 +95,7 @@ impl Thread {
             reserved: Cell::new(0),
             unaccounted: Cell::new(0),
             cache: RefCell::new(Cache::default()),
+            refused: Cell::new(0),
             undoable: Cell::new(false),
             undo: RefCell::default(),
         }

@@ -233,7 +233,10 @@ impl<'t> Tx<'t> {
             return Err(Error::NotReserved { wanted: size, reserved: self.thread.may_mark.get() * LINE as u64 });
         }
         let found = engine.heap.allocator().alloc(&mut self.thread.cache.borrow_mut(), &Marks(self), size);
-        found.map_err(|_| Error::OutOfSpace { wanted: size, heap_len: engine.heap.len() })
+        found.map_err(|_| {
+            self.thread.refused.set(size);
+            Error::OutOfSpace { wanted: size, heap_len: engine.heap.len() }
+        })
     }
 
     /// Frees a block. Transactions of this epoch or later may reuse it, never earlier ones: a crash that drops this epoch finds it
@@ -338,7 +341,13 @@ fn outside(address: *const u8, len: usize, window: &Window) -> ! {
 }
 
 /// What the allocator marks by. Not the transaction itself: through that anybody could mark any line, without `unsafe`.
-struct Marks<'m>(&'m Tx<'m>);
+pub(crate) struct Marks<'m>(&'m Tx<'m>);
+
+impl<'m> Marks<'m> {
+    pub(crate) fn of(tx: &'m Tx<'m>) -> Self {
+        Marks(tx)
+    }
+}
 
 impl Marker for Marks<'_> {
     #[inline]

@@ -1,0 +1,183 @@
+//! Room in a full heap, for programs that can free things to get it: which blocks stand where, and how neighbouring chunks become free
+//! together (see `towa_heap::alloc`, evacuation).
+//!
+//! What must always hold:
+//! - Nothing here says what a block holds. A program that gets an address asks its own structures, under its own locks, what is there.
+//! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction that makes free chunks of
+//!   a window begins after the window was seen to be free. Both are looked after here.
+
+use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, chunks_for};
+pub use towa_heap::alloc::{Space, Survey};
+
+use crate::clock::Clock;
+use crate::pool::Pool;
+use crate::slot::Slots;
+use crate::thread::Thread;
+use crate::tx::Marks;
+use crate::{Error, Result};
+
+/// Waits until the transactions have ended that ran when it began.
+///
+/// It looks whether each thread's announcement is still the one it was. A thread that has begun another transaction in the same epoch
+/// looks the same, so the answer may come late, at the latest with the next epoch; it never comes early.
+#[derive(Debug, Default)]
+pub(crate) struct Grace(Vec<(usize, u64)>);
+
+impl Grace {
+    /// Begins. A transaction that is not waited for sees all that the caller wrote before.
+    pub fn begin(clock: &Clock, slots: &Slots) -> Grace {
+        clock.barrier();
+        let running = slots.iter().enumerate().map(|(at, slot)| (at, slot.announcement.word()));
+        Grace(running.filter(|&(_, word)| word != 0).collect())
+    }
+
+    /// Whether they have ended. What they wrote happened before.
+    pub fn has_passed(&mut self, slots: &Slots) -> bool {
+        self.0.retain(|&(at, word)| slots.get(at).announcement.word() == word);
+        self.0.is_empty()
+    }
+}
+
+/// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all as it was.
+#[derive(Debug)]
+#[must_use]
+pub struct Clearing {
+    pool: Pool,
+    window: Option<Window>,
+    grace: Grace,
+}
+
+/// How far a [`Clearing`] has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleared {
+    /// The chunks are free, and kept for the thread's next allocation that needs some.
+    Yes,
+    /// Something in them is live.
+    NotYet,
+    /// A transaction that began before them has not ended.
+    Wait,
+}
+
+impl Clearing {
+    /// Calls `each` with the address of each block in it that is live now.
+    pub fn live(&self, mut each: impl FnMut(usize)) {
+        if let Some(window) = &self.window {
+            self.pool.engine().heap.allocator().live_in(window, &mut each);
+        }
+    }
+}
+
+impl Drop for Clearing {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.take() {
+            self.pool.engine().heap.allocator().put_back(window);
+        }
+    }
+}
+
+impl Pool {
+    /// How the heap's chunks are used.
+    pub fn space(&self) -> Space {
+        self.engine().heap.allocator().space()
+    }
+
+    /// Lets allocations have at most `bytes` of chunks in use, but for those of threads that are [unbounded](Thread::set_unbounded).
+    pub fn set_bound(&self, bytes: u64) {
+        self.engine().heap.allocator().set_bound(bytes);
+    }
+
+    /// Bytes of chunks that may still come into use.
+    pub fn chunk_bytes_left(&self) -> u64 {
+        self.engine().heap.allocator().chunk_bytes_left()
+    }
+
+    /// Addresses of at most `most` live blocks of the kind that one of `size` bytes would be, of a slab picked by a random number.
+    pub fn sample_class(&self, size: usize, random: u64, most: usize, mut each: impl FnMut(usize)) {
+        self.engine().heap.allocator().sample_class(size, random, most, &mut each);
+    }
+
+    /// What stands in the chunks, at a place picked by a random number, that a block of `size` bytes would take where its kind has none.
+    pub fn survey(&self, random: u64, size: usize) -> Option<Survey> {
+        self.engine().heap.allocator().survey(random, size)
+    }
+
+    /// The same of a large block, picked by a random number, whose chunks one of `size` bytes would just about take.
+    pub fn survey_large(&self, random: u64, size: usize) -> Option<Survey> {
+        self.engine().heap.allocator().survey_large(random, size)
+    }
+
+    /// Addresses of some live blocks of what was surveyed: `most` of each slab.
+    pub fn sample(&self, survey: &Survey, random: u64, most: usize, mut each: impl FnMut(usize)) {
+        self.engine().heap.allocator().sample(survey, random, most, &mut each);
+    }
+
+    /// Bytes of chunks that it takes to get a block of `size` bytes where its kind has none.
+    pub fn chunk_bytes_for(size: usize) -> u64 {
+        u64::from(chunks_for(size)) * CHUNK
+    }
+
+    /// Whether a block of `size` bytes has chunks of its own.
+    pub fn is_large(size: usize) -> bool {
+        size > SMALL_MAX
+    }
+}
+
+impl Thread {
+    /// Whether this thread's allocations fail as soon as nothing is at hand, rather than look everywhere: for a program that frees
+    /// something then.
+    pub fn set_lean(&mut self, lean: bool) {
+        self.cache.get_mut().set_lean(lean);
+    }
+
+    /// Whether this thread's allocations may take chunks beyond [`Pool::set_bound`].
+    pub fn set_unbounded(&mut self, unbounded: bool) {
+        self.cache.get_mut().set_unbounded(unbounded);
+    }
+
+    /// Bytes of the newest block that this thread was refused.
+    pub fn refused(&self) -> usize {
+        self.refused.get()
+    }
+
+    /// Begins to clear what was surveyed: none of it is given out from here on. The caller frees what is [live](Clearing::live) in it, then calls
+    /// [`settle`](Self::settle). `None` if something changed hands since the survey.
+    pub fn clear(&mut self, survey: &Survey) -> Option<Clearing> {
+        let pool = self.pool().clone();
+        let engine = pool.engine();
+        let window = engine.heap.allocator().evacuate(survey)?;
+        let grace = if window.needs_grace() { Grace::begin(&engine.clock, &engine.slots) } else { Grace::default() };
+        Some(Clearing { window: Some(window), grace, pool })
+    }
+
+    /// Makes free chunks of a window in which nothing is live any more, and keeps them for this thread.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn settle(&mut self, clearing: &mut Clearing) -> Result<Cleared> {
+        let pool = self.pool().clone();
+        let engine = pool.engine();
+        let Some(window) = &mut clearing.window else { return Err(Error::Usage("these chunks are settled already".into())) };
+        if !clearing.grace.has_passed(&engine.slots) {
+            return Ok(Cleared::Wait);
+        }
+        let allocator = engine.heap.allocator();
+        if !allocator.inspect(window, || engine.clock.epoch()) {
+            return Ok(Cleared::NotYet);
+        }
+        let tx = self.begin()?;
+        let free = allocator.settle(window, &Marks::of(&tx));
+        tx.commit();
+        if !free {
+            return Ok(Cleared::NotYet);
+        }
+        if let Some(window) = clearing.window.take() {
+            allocator.grant(window, self.cache.get_mut());
+        }
+        Ok(Cleared::Yes)
+    }
+
+    /// Gives back chunks that were cleared for this thread and not used.
+    pub fn release_cleared(&mut self) {
+        self.pool().clone().engine().heap.allocator().release_grant(self.cache.get_mut());
+    }
+}
