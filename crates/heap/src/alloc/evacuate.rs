@@ -19,14 +19,14 @@
 //! of the two saw the other. Bins are refilled from listed slabs, and one that leaves is not listed. So from the grace on live blocks only become
 //! fewer, and a pass over the headers that finds each of them free, one after the other, finds all of them free together.
 //!
-//! Why nothing comes back afterwards. A block that a thread frees while its slab leaves goes to the slab. What still lies in bins when
-//! the slab is vacated bears the seal of a slab that is no more: no two slabs have one seal (it is drawn from a counter; a slab that an earlier
+//! Why nothing comes back afterwards. What lies in bins when the slab is vacated, freed before or after the flag was set, bears the seal of a slab that is no more: no two slabs have one seal (it is drawn from a counter; a slab that an earlier
 //! process carved has the same with probability 2^-64). `pop` and `flush_bin` forget such blocks; `vacate` has taken them out of the count of
 //! blocks that are out. Whoever puts a block into a slab does so under the class's lock, under which entry and slab agree.
 //!
 //! **The epoch rule.** Each header found free was written in some epoch n, with release; the pass ends with an acquire fence, and the
 //! epoch is asked for after it: the clock showed n before that header was written, so the answer is at least n. `settle` refuses an
-//! older transaction. Headers that threads wrote in a slab before they gave blocks back are covered by the slab's epoch, as in `remove_empty`. So what
+//! older transaction: a thread may have written a header and not have given the block back yet, so the slab's epoch, which
+//! is what `remove_empty` goes by, does not tell. So what
 //! the new tenant's transactions write comes after all that the old tenants' wrote, in every epoch.
 //!
 //! **Undoable transactions.** A block freed in one reads as free and may become live again. One that ran when the flag was set has

@@ -336,12 +336,8 @@ impl Allocator {
     #[inline]
     fn cache_block(&self, cache: &mut Cache, slab: &SlabChunk, off: u64) {
         let class = usize::from(slab.key.class);
-        let spare = Spare { off, seal: slab.key.seal };
-        if slab.leaving {
-            return self.give_back(cache, class, spare);
-        }
         let bin = &mut cache.bins[class];
-        bin.push(spare);
+        bin.push(Spare { off, seal: slab.key.seal });
         if bin.len() > 2 * batch(class) {
             self.flush_bin(cache, class, batch(class));
         }
