@@ -6,7 +6,7 @@
 //! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction that makes free chunks of
 //!   a window begins after the window was seen to be free. Both are looked after here.
 
-use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, chunks_for};
+use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for};
 pub use towa_heap::alloc::{Space, Survey};
 
 use crate::clock::Clock;
@@ -54,7 +54,7 @@ pub enum Cleared {
     Yes,
     /// Something in them is live.
     NotYet,
-    /// A transaction that began before them has not ended.
+    /// A transaction that ran when it began has not ended, or the log has no space now.
     Wait,
 }
 
@@ -116,6 +116,11 @@ impl Pool {
         u64::from(chunks_for(size)) * CHUNK
     }
 
+    /// Bytes of chunks that `count` blocks of `size` bytes take, less than a chunk each.
+    pub fn chunk_bytes_of(count: usize, size: usize) -> u64 {
+        count.div_ceil(blocks_in_chunks_for(size)) as u64 * Self::chunk_bytes_for(size)
+    }
+
     /// Whether a block of `size` bytes has chunks of its own.
     pub fn is_large(size: usize) -> bool {
         size > SMALL_MAX
@@ -164,7 +169,7 @@ impl Thread {
         if !allocator.inspect(window, || engine.clock.epoch()) {
             return Ok(Cleared::NotYet);
         }
-        let tx = self.begin()?;
+        let Some(tx) = self.try_begin_reserving(0)? else { return Ok(Cleared::Wait) };
         let free = allocator.settle(window, &Marks::of(&tx));
         tx.commit();
         if !free {

@@ -19,6 +19,7 @@ counters! {
     TotalItems, Evictions, EvictedUnfetched, EvictedExpiring, Reclaimed, CrawlerReclaimed, ExpiredUnfetched,
     BytesRead, BytesWritten, Connections, Rejected, IdleKicks, RequestKicks, ListenDisabled, Yields, Panics, Barriers,
     LogWaits, LogWaitMicros,
+    WindowsCleared, WindowsKept, WindowEvictions,
 }
 
 /// A thread's counters, on lines of their own.
@@ -38,6 +39,11 @@ impl Counters {
     pub fn add(&self, counter: Counter, by: u64) {
         let cell = &self.0[counter as usize];
         cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
+    }
+
+    /// What this thread counted.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Relaxed)
     }
 
     /// Counts one more.

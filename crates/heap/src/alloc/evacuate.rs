@@ -158,6 +158,11 @@ pub fn chunks_for(size: usize) -> u32 {
     }
 }
 
+/// How many blocks of `size` bytes those chunks hold.
+pub fn blocks_in_chunks_for(size: usize) -> usize {
+    if size > SMALL_MAX { 1 } else { usize::from(SLAB_BLOCKS[class_of(size + BLOCK_HEADER)]) }
+}
+
 impl Allocator {
     /// Refuses allocations that would have more than `bytes` of chunks in use. What is in use stays; no bound at first.
     pub fn set_bound(&self, bytes: u64) {

@@ -43,7 +43,7 @@ mod tests;
 
 pub use cache::Cache;
 pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, headers_in_use_end};
-pub use evacuate::{Space, Survey, Window, chunks_for};
+pub use evacuate::{Space, Survey, Window, blocks_in_chunks_for, chunks_for};
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
 use cache::{Spare, batch};

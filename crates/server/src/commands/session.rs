@@ -25,6 +25,8 @@ pub enum Progress {
     Parked(u64),
     /// The next request needs so many bytes of log, and there are none now. It was not taken: call again when the log has space.
     WantsLog(usize),
+    /// The next request takes long, and was not taken: call again after others have had their turns.
+    Pause,
     /// Send what there is, then close.
     Close,
 }
@@ -141,6 +143,10 @@ impl Session {
                     let progress = self.execute(shared, worker, request, out);
                     if let Some(bytes) = worker.take_wanted_log() {
                         break Progress::WantsLog(bytes);
+                    }
+                    if worker.take_pause() {
+                        out.truncate(before);
+                        break Progress::Pause;
                     }
                     self.share.release();
                     done += used;

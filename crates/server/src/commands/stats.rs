@@ -166,6 +166,15 @@ fn general(shared: &Shared, worker: &Worker, stats: &mut Stats<'_>) {
     stats.put("crawler_reclaimed", count(Counter::CrawlerReclaimed));
     stats.put("lrutail_reflocked", 0);
     stats.put("panics", count(Counter::Panics));
+    let space = store.pool().space();
+    stats.put("chunk_bytes", space.in_use);
+    stats.put("chunk_bytes_max", space.bound);
+    stats.put("chunk_bytes_free", space.free);
+    stats.put("chunk_bytes_free_longest", space.longest_free);
+    stats.put("slab_bytes_free", space.free_in_slabs);
+    stats.put("windows_cleared", count(Counter::WindowsCleared));
+    stats.put("windows_kept", count(Counter::WindowsKept));
+    stats.put("window_evictions", count(Counter::WindowEvictions));
 }
 
 fn durability(shared: &Shared, stats: &mut Stats<'_>) {

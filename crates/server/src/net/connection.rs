@@ -136,6 +136,7 @@ impl<S: Transport> Connection<S> {
                 self.parked = Some(epoch);
                 Some(Fate::Park(epoch))
             }
+            Progress::Pause => Some(Fate::Again),
             Progress::WantsLog(bytes) => {
                 let is_short = !loan.worker.thread.has_log_space(bytes);
                 self.wants_log = Some((bytes, is_short.then(Instant::now)));

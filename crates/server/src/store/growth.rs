@@ -35,6 +35,7 @@ impl Store {
         let shape = Shape { bits, splitting: true };
         self.roots.put_shape(thread, shape)?;
         self.table.set_shape(shape);
+        self.fit_bound();
         Ok(true)
     }
 

@@ -12,7 +12,7 @@
 //! - a block's lines belong to it alone (the heap's blocks are whole 64-byte lines), so items never share a line.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use towa_epoch::Tx;
 
@@ -68,6 +68,39 @@ impl Content<'_> {
     /// Bytes the item takes.
     pub fn size(&self) -> usize {
         HEAD_LEN + self.key.len() + self.value.0.len() + self.value.1.len()
+    }
+}
+
+/// What may be said of a place where an item may be, read without a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Guess {
+    /// CAS id.
+    pub cas: u64,
+    /// Hash of the key.
+    pub hash: u64,
+    /// Expiry time.
+    pub expires: u32,
+    /// Last access.
+    pub access: u32,
+}
+
+impl Guess {
+    /// Reads where an item's head would be. If there is none, or it is being written, the result is any numbers.
+    ///
+    /// # Safety
+    /// A block of the heap of at least [`HEAD_LEN`] bytes starts at `address`, or did.
+    pub unsafe fn at(address: usize) -> Guess {
+        // SAFETY: mapped and aligned by the caller's promise; each field is read as one atomic word, which may be stale.
+        unsafe {
+            let word = |at: usize| AtomicU64::from_ptr((address + at) as *mut u64).load(Relaxed);
+            let half = |at: usize| AtomicU32::from_ptr((address + at) as *mut u32).load(Relaxed);
+            Guess {
+                cas: word(std::mem::offset_of!(Head, cas)),
+                hash: word(std::mem::offset_of!(Head, hash)),
+                expires: half(std::mem::offset_of!(Head, expires)),
+                access: half(std::mem::offset_of!(Head, access)),
+            }
+        }
     }
 }
 

@@ -10,13 +10,14 @@
 //!   never holds an effect without its cause.
 //! - **Concurrent transactions never write one line**: an item, its bucket line and its stripe's counters are written under the
 //!   stripe's lock; shape, levels and cas limit by the upkeep thread alone; the flush marker with all stripes locked.
-//! - Nobody waits for a second stripe while holding one, except `flush`, which takes all of them in order.
+//! - A thread never waits for a stripe while it holds a higher one: `flush` takes all of them in order, a batch of evictions some.
 //! - Inside a transaction whatever can fail comes first, so a failed request changes nothing.
 //!
 //! The counters are durable and exact, so opening needs no scan: it reads the root, 1024 lines of counters and the list of
 //! segments, whatever the number of items.
 
 mod check;
+mod evict;
 mod growth;
 pub mod item;
 mod locked;
@@ -27,6 +28,7 @@ mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use towa_epoch::{Mode, Pool, Thread, Tx};
@@ -78,8 +80,12 @@ pub struct Worker {
     allowed: u32,
     /// Bytes of log that the request at hand wanted and did not get.
     wanted_log: Option<usize>,
-    /// Bytes that may be stored before usage is added up again.
-    headroom: i64,
+    /// When this worker may next compare windows that it could do without: see `room`.
+    rested: Instant,
+    /// The window that it clears, and goes on with: see `evict`.
+    clearing: Option<evict::Work>,
+    /// The request at hand took its share of time: others have their turns before it is carried out again.
+    paused: bool,
     /// Pseudo-random state for eviction samples.
     random: u64,
 }
@@ -88,9 +94,18 @@ impl Worker {
     /// A worker of `pool`.
     pub fn new(pool: &Pool, counters: Arc<Counters>) -> Result<Worker> {
         let random = std::ptr::from_ref(&*counters) as u64 | 1;
-        let thread = pool.register()?;
-        let (written, allowed, wanted_log) = (0, u32::MAX, None);
-        Ok(Worker { thread, counters, now: 0, written, allowed, wanted_log, headroom: 0, random })
+        Ok(Worker {
+            thread: pool.register()?,
+            counters,
+            now: 0,
+            written: 0,
+            allowed: u32::MAX,
+            wanted_log: None,
+            rested: Instant::now(),
+            clearing: None,
+            paused: false,
+            random,
+        })
     }
 
     /// How many transactions may begin from now on. Then they fail with [`Failure::NoLogSpace`], so that the connections that wait for
@@ -108,6 +123,11 @@ impl Worker {
     /// answered does not count: it is to be carried out again.
     pub fn take_wanted_log(&mut self) -> Option<usize> {
         self.wanted_log.take()
+    }
+
+    /// Whether the request just carried out is to be carried out again after others have had their turns, as if it had wanted log.
+    pub fn take_pause(&mut self) -> bool {
+        std::mem::take(&mut self.paused)
     }
 
     /// Works for one connection: `written`, the newest epoch that this connection wrote in, follows what `act` does. No other
@@ -139,6 +159,22 @@ impl Worker {
     /// Starts a transaction that no client asked for, such as an eviction: none's `durable` waits for it.
     pub(super) fn begin_upkeep(&mut self, bytes: usize) -> std::result::Result<Tx<'_>, Failure> {
         try_begin(&mut self.thread, &mut self.wanted_log, bytes)
+    }
+
+    /// The request at hand is to be carried out again, after others have had their turns.
+    fn pause(&mut self) -> Failure {
+        self.paused = true;
+        Failure::NoLogSpace
+    }
+
+    /// Whether it may compare windows again. If so, it does, and rests from that.
+    fn has_rested(&mut self) -> bool {
+        let now = Instant::now();
+        let rested = now >= self.rested;
+        if rested {
+            self.rested = now + room::REST;
+        }
+        rested
     }
 
     fn random(&mut self) -> u64 {
@@ -244,6 +280,7 @@ impl Store {
             roots,
         };
         store.roots.publish_segments(&store.table);
+        store.fit_bound();
         for stripe in 0..STRIPES {
             let (items, bytes, expiring) = store.roots.stripe(stripe);
             store.count(stripe as u64, items as i64, bytes as i64, expiring as i64);
@@ -270,11 +307,6 @@ impl Store {
         Locked { store: self, hash, shape: self.table.shape(), _guard: guard }
     }
 
-    fn try_lock(&self, hash: u64) -> Option<Locked<'_>> {
-        let guard = self.locks[stripe_of(hash)].0.try_lock()?;
-        Some(Locked { store: self, hash, shape: self.table.shape(), _guard: guard })
-    }
-
     /// A CAS id that no item ever had. Taken under the stripe's lock.
     pub fn new_cas(&self) -> std::result::Result<u64, Failure> {
         let cas = self.next_cas.fetch_add(1, Ordering::Relaxed);
@@ -293,11 +325,16 @@ impl Store {
         // no space yet to say so.
         if item.cas() < self.oldest_cas.load(Ordering::Relaxed) || self.flush_due(now) {
             Life::Flushed
-        } else if item.expires() != 0 && item.expires() <= now {
+        } else if self.is_dead(item.cas(), item.expires(), now) {
             Life::Expired
         } else {
             Life::Live
         }
+    }
+
+    /// Whether what has this CAS id and expiry time may not be seen any more.
+    fn is_dead(&self, cas: u64, expires: u32, now: u32) -> bool {
+        cas < self.oldest_cas.load(Ordering::Relaxed) || (expires != 0 && expires <= now)
     }
 
     /// Items, flushed and expired ones that nobody noticed yet among them.
@@ -323,6 +360,13 @@ impl Store {
     /// Changes `-m`.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
+        self.fit_bound();
+        self.wake.now();
+    }
+
+    /// Whether it evicts when it is full.
+    fn evicts(&self) -> bool {
+        self.evict
     }
 
     /// Lines of the table, and whether it is growing.

@@ -1,157 +1,220 @@
-//! Making room: the `-m` limit, the full heap, and whom to evict.
+//! Making room: the `-m` limit, the full heap, and what to evict.
 //!
-//! Eviction is sampled LRU, as Redis does it: from a random line on, look at some items, drop an expired one at once, else the one
-//! that was not accessed for longest. No list to maintain means that a read costs no lock but its own stripe's, and that nothing about
-//! recency has to be durable.
+//! `-m` bounds the chunks that items take, free blocks in them included, as memcached's bounds its slab pages; the table comes on top. While
+//! there are chunks below the bound, nothing is evicted. After that a value that finds no free block of its class takes the place
 //!
-//! Victims are looked for with `try_lock` and dropped in transactions of their own, before the request takes its own stripe: nobody
-//! waits for one stripe while holding another.
+//! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room for one value;
+//! - or of a whole *window*: neighbouring chunks, cleared of all that lives in them (`evict.rs`), where its class has nothing to give up, or where what
+//!   it would give up was accessed more recently than what lives in the window. That is how memory moves between sizes.
+//!
+//! Eviction is sampled LRU: no list to maintain means that a read costs no lock but its own stripe's, and that nothing about
+//! recency has to be durable. Samples are read without a lock, and may be wrong about everything: `evict` looks again.
+//!
+//! Windows are compared now and then only ([`Worker::rested`]), and clearing them takes at most a third of a worker's time: a
+//! request may always be served by its class, once that has anything.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use towa_epoch::{Pool, Survey};
+
+use super::evict::Candidate;
 use super::item::Item;
-use super::table::STRIPES;
+use super::table::{SEGMENT_BLOCK, SEGMENT_LINES, STRIPES};
 use super::{Failure, Life, Store, Worker};
 use crate::counters::Counter;
 
-/// Items compared for one eviction: ten as in Redis, and one more for each KiB wanted, because a large value costs more to lose and
-/// to store than a longer look.
-const SAMPLE_MIN: usize = 10;
-const SAMPLE_MAX: usize = 512;
-/// Rounds of eviction for one request when the heap itself is full.
-const HEAP_ROUNDS: usize = 8;
-/// Victims in one round at most.
-const VICTIMS_MAX: usize = 4096;
-/// Lines looked at for one victim: enough to find somebody in a nearly empty table.
-const LINES_MAX: u64 = 8192;
+/// Rounds of eviction for one request. One is enough but for accidents.
+const ROUNDS: usize = 8;
+/// Slabs of the class that are looked at for victims, and blocks in each.
+const SLABS: usize = 10;
+const PER_SLAB: usize = 8;
+/// Victims at a time: of as many as make up these bytes, eight at most.
+const BATCH_BYTES: usize = 8 << 10;
+const BATCH_MAX: usize = 8;
+/// Windows compared when one is wanted.
+const WINDOWS: usize = 12;
+/// Large objects compared as victims.
+const LARGE: usize = 12;
+/// Windows tried before a request is refused.
+const TRIES: usize = 6;
+/// Between two comparisons of a worker that is not out of everything.
+pub(super) const REST: Duration = Duration::from_millis(10);
+/// A window must be better by this factor than the class's own victims.
+const BETTER: f64 = 1.25;
 
-/// What a sample found.
-#[derive(Clone, Copy)]
-struct Victim {
-    hash: u64,
-    address: u64,
-    /// Last access, and among those of one second the order in which they were stored.
-    age: (u32, u64),
-    dead: bool,
+/// A window that might be cleared.
+struct Choice {
+    survey: Survey,
+    /// What is lost with it, per byte wanted: bytes that live in it, each divided by the seconds since its last access.
+    loss: f64,
 }
 
 impl Store {
-    /// Makes sure that `bytes` more may be stored under `-m`, evicting if need be. Call before taking a stripe's lock.
-    pub fn make_room(&self, worker: &mut Worker, bytes: usize) -> Result<(), Failure> {
-        worker.headroom -= bytes as i64;
-        if worker.headroom >= 0 {
-            return Ok(());
-        }
-        let limit = self.limit();
-        for _ in 0..HEAP_ROUNDS {
-            let used = self.bytes();
-            let free = limit.saturating_sub(used);
-            if free >= bytes as u64 {
-                // Other workers draw on the same rest: each takes a small part of it before it looks again.
-                worker.headroom = (free - bytes as u64) as i64 / 64;
-                return Ok(());
-            }
-            if !self.evict || bytes as u64 > limit {
-                break;
-            }
-            if self.evict_bytes(worker, bytes as u64 + used.saturating_sub(limit))? == 0 {
-                break;
-            }
-        }
-        worker.headroom = 0;
-        Err(Failure::NoMemory)
-    }
-
-    /// Runs `attempt` again and again while the heap is full and evicting helps.
+    /// Runs `attempt`, which stores about `bytes`, again and again while there is no room and evicting helps.
     pub fn with_room<T>(
         &self,
         worker: &mut Worker,
         bytes: usize,
         mut attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.make_room(worker, bytes)?;
-        for round in 0.. {
-            match attempt(worker) {
-                Err(Failure::NoMemory) if self.evict && round < HEAP_ROUNDS => {
-                    // What is freed must hold the new block in one piece: ask for more each time.
-                    if self.evict_bytes(worker, (bytes as u64) << round)? == 0 {
-                        return Err(Failure::NoMemory);
-                    }
-                }
-                result => return result,
-            }
+        if Pool::chunk_bytes_for(bytes) > self.limit() {
+            return Err(Failure::NoMemory);
         }
-        unreachable!("the loop returns")
-    }
-
-    /// Evicts about `bytes`; how many it were. Fails only where the log has no space: what was evicted stays so, which no client sees.
-    fn evict_bytes(&self, worker: &mut Worker, bytes: u64) -> Result<u64, Failure> {
-        let mut freed = 0;
-        let sample = (SAMPLE_MIN + bytes as usize / 1024).min(SAMPLE_MAX);
-        for _ in 0..VICTIMS_MAX {
-            if freed >= bytes {
+        worker.thread.set_lean(self.evict);
+        let mut result = attempt(worker);
+        for _ in 0..ROUNDS {
+            if !self.evict || !matches!(result, Err(Failure::NoMemory)) || !self.make_room(worker)? {
                 break;
             }
-            let Some(victim) = self.pick_victim(worker, sample) else { break };
-            match self.drop_victim(worker, victim) {
-                Ok(size) => freed += size,
-                Err(Failure::NoLogSpace) => return Err(Failure::NoLogSpace),
-                Err(_) => break,
-            }
+            result = attempt(worker);
+            worker.thread.release_cleared();
         }
-        Ok(freed)
+        if self.evict && matches!(result, Err(Failure::NoMemory)) {
+            // Before it is refused: free blocks may lie where they are seldom looked for.
+            worker.thread.set_lean(false);
+            result = attempt(worker);
+        }
+        result
     }
 
-    fn pick_victim(&self, worker: &mut Worker, sample: usize) -> Option<Victim> {
-        let (start, now) = (worker.random(), worker.now);
-        let (mut seen, mut best): (usize, Option<Victim>) = (0, None);
-        let lines = self.shape().lines();
-        for step in 0..lines.min(LINES_MAX) {
-            let index = start.wrapping_add(step) & (lines - 1);
-            if self.table.looks_empty(index) {
+    /// Evicts something so that the block that was refused to this worker can be had; `false` if nothing could be done.
+    pub(super) fn make_room(&self, worker: &mut Worker) -> Result<bool, Failure> {
+        let wanted = worker.thread.refused();
+        if worker.clearing.is_some() && self.go_on(worker)? {
+            return Ok(true);
+        }
+        if Pool::chunk_bytes_for(wanted) > self.limit() {
+            return Ok(false);
+        }
+        if Pool::is_large(wanted) { self.room_for_large(worker, wanted) } else { self.room_for_small(worker, wanted) }
+    }
+
+    fn room_for_small(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        let mut victims = self.class_victims(worker, wanted);
+        if !victims.is_empty() {
+            if worker.has_rested() {
+                let loss = victims.iter().map(|victim| 1.0 / victim.idle(worker.now)).sum::<f64>() / victims.len() as f64;
+                let choice = self.best_window(worker, wanted).filter(|choice| choice.loss * BETTER < loss);
+                if let Some(choice) = choice
+                    && self.clear(worker, &choice.survey)?
+                {
+                    return Ok(true);
+                }
+            }
+            if self.evict(worker, &mut victims, None)? > 0 {
+                return Ok(true);
+            }
+        }
+        self.any_window(worker, wanted)
+    }
+
+    fn room_for_large(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        let mut choice = self.best_of(worker, wanted, LARGE, Pool::survey_large);
+        let compares = choice.is_some() && worker.has_rested();
+        if let (Some(own), true) = (&choice, compares) {
+            let loss = own.loss;
+            let other = self.best_window(worker, wanted).filter(|other| other.loss * BETTER < loss);
+            choice = other.or(choice);
+        }
+        let cleared = match choice {
+            Some(choice) => self.clear(worker, &choice.survey)?,
+            None => false,
+        };
+        if cleared { Ok(true) } else { self.any_window(worker, wanted) }
+    }
+
+    /// Clears the best window there is, or the next best one.
+    fn any_window(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        for _ in 0..TRIES {
+            if let Some(choice) = self.best_window(worker, wanted)
+                && self.clear(worker, &choice.survey)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The least recently accessed of some items whose blocks would do for one of `wanted` bytes.
+    fn class_victims(&self, worker: &mut Worker, wanted: usize) -> Vec<Candidate> {
+        let count = (BATCH_BYTES / wanted.max(1)).clamp(1, BATCH_MAX);
+        let mut found = Vec::with_capacity(SLABS * PER_SLAB);
+        for _ in 0..SLABS.min(2 + count) {
+            let random = worker.random();
+            self.pool.sample_class(wanted, random, PER_SLAB, |address| found.push(self.candidate(address, worker.now)));
+        }
+        found.sort_unstable_by_key(Candidate::age);
+        found.dedup_by_key(|candidate| candidate.address);
+        found.truncate(count);
+        found
+    }
+
+    fn best_window(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
+        self.best_of(worker, wanted, WINDOWS, Pool::survey)
+    }
+
+    /// The window with the least loss of some that `survey` finds.
+    fn best_of(
+        &self,
+        worker: &mut Worker,
+        wanted: usize,
+        looks: usize,
+        survey: impl Fn(&Pool, u64, usize) -> Option<Survey>,
+    ) -> Option<Choice> {
+        let left = self.pool.chunk_bytes_left();
+        let mut best: Option<Choice> = None;
+        for _ in 0..looks {
+            let random = worker.random();
+            let Some(survey) = survey(&self.pool, random, wanted) else { continue };
+            if self.roots.stand_in(survey.range()) {
                 continue;
             }
-            let Some(stripe) = self.try_lock(index) else { continue };
-            let consider = |item: Item| {
-                let dead = self.life(&item, now) != Life::Live;
-                let age = (item.accessed(), item.cas());
-                let candidate = Victim { hash: item.hash(), address: item.address(), age, dead };
-                if dead || best.is_none_or(|best| age < best.age) {
-                    best = Some(candidate);
-                }
-                seen += 1;
-                !dead && seen < sample
-            };
-            stripe.for_each(index, consider);
-            if seen >= sample || best.is_some_and(|b| b.dead) {
-                break;
+            let mut loss = self.loss_of(&survey, worker, wanted);
+            // Chunks that are free, but beyond the bound: only if there is nothing else.
+            if Pool::chunk_bytes_for(wanted) > survey.used_bytes() + left {
+                loss += 1e9;
+            }
+            if best.as_ref().is_none_or(|best| loss < best.loss) {
+                best = Some(Choice { survey, loss });
             }
         }
         best
     }
 
-    /// Drops a victim if it is still there; the bytes freed. (If its block holds another item by now, that one goes: a random
-    /// victim instead of an old one, which does no harm.)
-    fn drop_victim(&self, worker: &mut Worker, victim: Victim) -> Result<u64, Failure> {
-        let stripe = self.lock(victim.hash);
-        let Some(found) = stripe.find_at(victim.address) else { return Ok(0) };
-        let item = found.item;
-        let (room, fetched, expiring) = (item.room() as u64, item.fetched(), item.expires() != 0);
-        // No client asked for an eviction: it must not make one's `durable` wait.
-        let tx = worker.begin_upkeep(0)?;
-        stripe.remove(&tx, found);
-        tx.commit();
-        drop(stripe);
-        let counters = &worker.counters;
-        if victim.dead {
-            counters.inc(Counter::Reclaimed);
-            counters.add(Counter::ExpiredUnfetched, u64::from(!fetched));
-        } else {
-            counters.inc(Counter::Evictions);
-            counters.add(Counter::EvictedUnfetched, u64::from(!fetched));
-            counters.add(Counter::EvictedExpiring, u64::from(expiring));
+    fn loss_of(&self, survey: &Survey, worker: &mut Worker, wanted: usize) -> f64 {
+        let (random, now) = (worker.random(), worker.now);
+        let (mut seen, mut sum) = (0u32, 0.0);
+        self.pool.sample(survey, random, PER_SLAB, |address| {
+            seen += 1;
+            sum += 1.0 / self.candidate(address, now).idle(now);
+        });
+        let each = if seen > 0 { sum / f64::from(seen) } else { 0.0 };
+        each * survey.live_bytes() as f64 / Pool::chunk_bytes_for(wanted) as f64
+    }
+
+    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, and the root, which is of their size. (Its
+    /// lists lie among small items.)
+    pub(super) fn fit_bound(&self) {
+        let segments = self.shape().lines() as usize / SEGMENT_LINES;
+        self.pool.set_bound(self.limit().saturating_add(Pool::chunk_bytes_of(segments + 1, SEGMENT_BLOCK)));
+    }
+
+    /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free chunks. At most `most`
+    /// windows; whether there is more to do.
+    pub(super) fn shrink(&self, worker: &mut Worker, most: usize) -> Result<bool, Failure> {
+        for _ in 0..most {
+            if worker.clearing.is_some() {
+                self.go_on(worker)?;
+                worker.thread.release_cleared();
+            }
+            let space = self.pool.space();
+            if !self.evict || space.in_use <= space.bound || !self.any_window(worker, 1)? {
+                return Ok(false);
+            }
+            worker.thread.release_cleared();
         }
-        Ok(room)
+        Ok(true)
     }
 
     /// Calls `each` with live items, line by line, until it says `false` or all lines were seen.

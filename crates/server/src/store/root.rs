@@ -13,6 +13,7 @@
 //! `k` those that the `k`-th doubling added. A list's entry is 0 until its segment is there.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
 use towa_epoch::{Pool, Root as PoolRoot, Thread, Tx};
 
@@ -230,6 +231,22 @@ impl Roots {
     pub(super) fn list(&self, level: u32) -> u64 {
         // SAFETY: as in `shape`.
         unsafe { (*self.at()).levels[level as usize] }
+    }
+
+    /// Whether the root, a list or a segment of the table lies, in part, in this range of addresses.
+    pub(super) fn stand_in(&self, (from, end): (usize, usize)) -> bool {
+        let meets = |at: usize, len: usize| at < end && at + len > from;
+        // SAFETY: the upkeep thread may be writing an entry: they are read as atomic words. A list has as many as its level says.
+        let word = |at: *mut u64| unsafe { AtomicU64::from_ptr(at) }.load(Acquire) as usize;
+        meets(self.at().addr(), size_of::<Layout>())
+            || (0..=BITS_MAX - BITS_MIN).any(|level| {
+                // SAFETY: as above; the root lives as long as the pool.
+                let list = word(unsafe { (&raw mut (*self.at()).levels).cast::<u64>().add(level as usize) });
+                let entry = |index| word((list as *mut u64).wrapping_add(index));
+                list != 0
+                    && (meets(list, segments_of(level) * 8)
+                        || (0..segments_of(level)).any(|index| entry(index) != 0 && meets(entry(index), SEGMENT_BLOCK)))
+            })
     }
 
     pub(super) fn segment(&self, level: u32, index: usize) -> Option<NonNull<u8>> {

@@ -23,6 +23,8 @@ const CRAWL_EVERY: Duration = Duration::from_secs(60);
 const LINES_AT_ONCE: u64 = 16;
 /// Lines between two naps, so that growing and crawling leave the processor and the log to the clients.
 const LINES_PER_NAP: u64 = 512;
+/// Windows cleared between two naps.
+const WINDOWS_PER_NAP: usize = 4;
 const NAP: Duration = Duration::from_millis(1);
 /// How long it waits when the log has no space: without a lock, which requests would wait for.
 const LOG_NAP: Duration = Duration::from_millis(5);
@@ -64,7 +66,9 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Starts it.
-    pub fn start(store: Arc<Store>, worker: Worker, clock: Arc<Clock>) -> Result<Upkeep> {
+    pub fn start(store: Arc<Store>, mut worker: Worker, clock: Arc<Clock>) -> Result<Upkeep> {
+        // What the table takes comes on top of `-m`.
+        worker.thread.set_unbounded(true);
         let stop = Arc::new(AtomicBool::new(false));
         let mut keeper = Keeper {
             store: Arc::clone(&store),
@@ -137,9 +141,21 @@ impl Keeper {
 
     fn round(&mut self) -> std::result::Result<(), Failure> {
         self.store.tick(&mut self.worker)?;
+        self.shrink()?;
         self.keep_cas_ids()?;
         self.grow()?;
         self.crawl()
+    }
+
+    /// Gives up chunks beyond the bound, if there are any.
+    fn shrink(&mut self) -> std::result::Result<(), Failure> {
+        while !self.stopping() {
+            match self.store.shrink(&mut self.worker, WINDOWS_PER_NAP) {
+                Ok(true) | Err(Failure::NoLogSpace) => std::thread::sleep(NAP),
+                done => return done.map(|_| ()),
+            }
+        }
+        Ok(())
     }
 
     /// Reserves more CAS ids when half are used; they count once the reservation is durable, so that no crash can bring an id back.
@@ -181,7 +197,13 @@ impl Keeper {
                 // Longer chains are slower, nothing worse; what was provided stays for the next attempt.
                 self.grow_after = Instant::now() + PATIENCE;
                 match error {
-                    towa_epoch::Error::OutOfSpace { .. } => Ok(()),
+                    // Full to the heap's end: a window that items give up makes room for a segment.
+                    towa_epoch::Error::OutOfSpace { .. } => {
+                        if self.store.evicts() && !matches!(self.store.make_room(&mut self.worker), Ok(false)) {
+                            self.grow_after = Instant::now();
+                        }
+                        Ok(())
+                    }
                     other => Err(Failure::Engine(other.to_string())),
                 }
             }

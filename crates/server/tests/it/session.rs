@@ -28,7 +28,7 @@ fn converse(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
                     assert!(need > 0 && need <= 4096, "asks for {need}");
                     break;
                 }
-                Progress::Full => {}
+                Progress::Full | Progress::Pause => {}
                 Progress::Parked(_) => session.resume(&shared, None, &mut answers),
                 Progress::WantsLog(_) => unreachable!("a volatile pool has no log"),
                 Progress::Close => return (answers, true),

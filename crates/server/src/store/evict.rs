@@ -1,0 +1,163 @@
+//! Evicting: items known by their addresses, in batches, and windows of chunks as a whole.
+//!
+//! What must always hold:
+//! - A candidate is a guess, read without a lock. Only an item that hangs in its chain, found there by its address under its stripe's lock, is
+//!   evicted; so whatever the guess was, the table's segments or another program's object are never taken for an item.
+//! - The stripes of a batch are locked in ascending order, as `flush` locks all of them: a thread never waits for a stripe while it holds a
+//!   higher one.
+//! - A batch is one transaction, and short: some dozens of stripes, for a tenth of a millisecond.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use towa_epoch::{Cleared, Clearing, Survey};
+
+use super::item::Guess;
+use super::{Failure, Life, Locked, Store, Worker, stripe_of};
+use crate::counters::Counter;
+
+/// Items, and stripes, in one batch.
+const BATCH_ITEMS: usize = 128;
+const BATCH_STRIPES: usize = 32;
+/// Bytes that removing an item writes at most: its own head, the link to it, its stripe's counters.
+const REMOVAL: usize = 3 * 64;
+/// Looks at a window before it is given up: what transactions were just storing in it is found by the second.
+const LOOKS: usize = 4;
+/// How long a worker clears a window at a time, and a batch more; then its other connections have their turns.
+const SLICE: Duration = Duration::from_micros(500);
+/// How long a window waits for a transaction that does not end; its thread has lost its core.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A window that is being cleared.
+pub(super) struct Work {
+    clearing: Clearing,
+    looks: usize,
+    began: Instant,
+    /// Time spent on it.
+    took: Duration,
+}
+
+/// What may be an item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) address: u64,
+    hash: u64,
+    cas: u64,
+    access: u32,
+    dead: bool,
+}
+
+impl Candidate {
+    /// Orders by age, oldest first: by last access, and among those of one second by when they were stored.
+    pub(super) fn age(&self) -> (bool, u32, u64, u64) {
+        (!self.dead, self.access, self.cas, self.address)
+    }
+
+    /// Seconds since its last access, and one more.
+    pub(super) fn idle(&self, now: u32) -> f64 {
+        if self.dead { 1e6 } else { 1.0 + f64::from(now.saturating_sub(self.access)) }
+    }
+}
+
+impl Store {
+    /// What stands at `address`, a block's, as far as can be told in passing.
+    pub(super) fn candidate(&self, address: usize, now: u32) -> Candidate {
+        // SAFETY: the address of a block of the heap, which is mapped as long as the pool lives.
+        let guess = unsafe { Guess::at(address) };
+        let dead = self.is_dead(guess.cas, guess.expires, now);
+        Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, access: guess.access, dead }
+    }
+
+    /// Evicts those of `victims` that are items, in batches, and pauses after the one that ends after `until`; how many there were.
+    pub(super) fn evict(&self, worker: &mut Worker, victims: &mut [Candidate], until: Option<Instant>) -> Result<usize, Failure> {
+        victims.sort_unstable_by_key(|victim| (stripe_of(victim.hash), victim.address));
+        let (mut from, mut evicted) = (0, 0);
+        while from < victims.len() {
+            let (mut end, mut stripes) = (from, 0);
+            while end < victims.len() && end - from < BATCH_ITEMS {
+                let is_new = end == from || stripe_of(victims[end].hash) != stripe_of(victims[end - 1].hash);
+                if is_new && stripes == BATCH_STRIPES {
+                    break;
+                }
+                stripes += usize::from(is_new);
+                end += 1;
+            }
+            evicted += self.evict_batch(worker, &victims[from..end])?;
+            from = end;
+            if from < victims.len() && until.is_some_and(|until| Instant::now() >= until) {
+                return Err(worker.pause());
+            }
+        }
+        Ok(evicted)
+    }
+
+    /// Evicts a batch, which is sorted by stripe.
+    fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<usize, Failure> {
+        let groups = || victims.chunk_by(|a, b| stripe_of(a.hash) == stripe_of(b.hash));
+        let mut stripes: Vec<Locked<'_>> = groups().map(|group| self.lock(group[0].hash)).collect();
+        let (mut evicted, now, counters) = (0, worker.now, Arc::clone(&worker.counters));
+        // No client asked for an eviction: it must not make one's `durable` wait.
+        let tx = worker.begin_upkeep(victims.len() * REMOVAL + 1024)?;
+        for (stripe, group) in stripes.iter_mut().zip(groups()) {
+            for victim in group {
+                stripe.aim(victim.hash);
+                let Some(found) = stripe.find_at(victim.address) else { continue };
+                let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
+                stripe.remove(&tx, found);
+                evicted += 1;
+                if life == Life::Live {
+                    counters.inc(Counter::Evictions);
+                    counters.add(Counter::EvictedUnfetched, u64::from(!fetched));
+                    counters.add(Counter::EvictedExpiring, u64::from(expiring));
+                } else {
+                    counters.inc(Counter::Reclaimed);
+                    counters.add(Counter::ExpiredUnfetched, u64::from(!fetched));
+                }
+            }
+        }
+        tx.commit();
+        Ok(evicted)
+    }
+
+    /// Evicts all that lives in what was surveyed, and keeps its chunks for this worker's next allocation; `false` if it holds something else than
+    /// items, or changed hands: then it stays in use. [`Failure::NoLogSpace`]: for now; [`go_on`](Self::go_on) goes on.
+    pub(super) fn clear(&self, worker: &mut Worker, survey: &Survey) -> Result<bool, Failure> {
+        let Some(clearing) = worker.thread.clear(survey) else { return Ok(false) };
+        worker.clearing = Some(Work { clearing, looks: 0, began: Instant::now(), took: Duration::ZERO });
+        self.go_on(worker)
+    }
+
+    /// Goes on with the window that this worker clears.
+    pub(super) fn go_on(&self, worker: &mut Worker) -> Result<bool, Failure> {
+        let Some(mut work) = worker.clearing.take() else { return Ok(false) };
+        let began = Instant::now();
+        let result = self.work_on(worker, &mut work, began + SLICE);
+        work.took += began.elapsed();
+        if let Err(Failure::NoLogSpace) = result {
+            worker.clearing = Some(work);
+            return result;
+        }
+        let what = if let Ok(true) = result { Counter::WindowsCleared } else { Counter::WindowsKept };
+        worker.counters.inc(what);
+        worker.rested = worker.rested.max(Instant::now() + 2 * work.took);
+        result
+    }
+
+    fn work_on(&self, worker: &mut Worker, work: &mut Work, until: Instant) -> Result<bool, Failure> {
+        while work.looks < LOOKS {
+            let mut victims = Vec::new();
+            work.clearing.live(|address| victims.push(self.candidate(address, worker.now)));
+            let before = worker.counters.get(Counter::Evictions);
+            let evicted = self.evict(worker, &mut victims, Some(until));
+            worker.counters.add(Counter::WindowEvictions, worker.counters.get(Counter::Evictions) - before);
+            evicted?;
+            match worker.thread.settle(&mut work.clearing)? {
+                Cleared::Yes => return Ok(true),
+                Cleared::NotYet => work.looks += 1,
+                Cleared::Wait if work.began.elapsed() < PATIENCE => return Err(worker.pause()),
+                Cleared::Wait => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+}
