@@ -8,7 +8,10 @@ use towa_epoch::{Options, Root};
 use super::item::Content;
 use super::*;
 use crate::clock::Clock;
+use crate::counters::Counter;
 use crate::error::Error;
+
+mod room;
 
 fn pool() -> Pool {
     Pool::volatile(&Options { heap_len: 32 << 20, ..Options::default() }).unwrap()

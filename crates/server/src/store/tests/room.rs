@@ -1,0 +1,255 @@
+//! Values of other sizes than those that fill the cache: what goes for them, and what must not.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+
+const LIMIT: u64 = 16 << 20;
+
+/// A key that says its value's length.
+fn key_of(number: u32, len: usize) -> String {
+    format!("{number}:{len}")
+}
+
+fn value_of(key: &str, len: usize) -> Vec<u8> {
+    let mut value = key.as_bytes().repeat(len / key.len() + 1);
+    value.truncate(len);
+    value.extend_from_slice(b"\r\n");
+    value
+}
+
+/// Stores as a connection does: again after a pause, and when the log has space.
+fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> std::result::Result<(), Failure> {
+    let key = key_of(number, len);
+    let (hash, value) = (store.hash(key.as_bytes()), value_of(&key, len));
+    loop {
+        let result = store.with_room(worker, item::HEAD_LEN + key.len() + value.len(), |worker| {
+            let stripe = store.lock(hash);
+            let found = stripe.find(key.as_bytes());
+            let cas = store.new_cas()?;
+            let (key, value) = (key.as_bytes(), (&value[..], &[][..]));
+            let content = Content { key, hash, value, flags: 0, expires: 0, bits: 0, cas, now: worker.now };
+            let tx = worker.begin_for(content.size())?;
+            match found {
+                Some(found) => stripe.replace(&tx, found, &content)?,
+                None => stripe.insert(&tx, &content)?,
+            };
+            tx.commit();
+            Ok(())
+        });
+        worker.take_pause();
+        if worker.take_wanted_log().is_some() {
+            store.pool().checkpoint().unwrap();
+            store.pool().apply_now().unwrap();
+        }
+        if !matches!(result, Err(Failure::NoLogSpace)) {
+            return result;
+        }
+    }
+}
+
+/// Looks at every item: how many there are of each length.
+fn verify_values(store: &Store) -> HashMap<usize, usize> {
+    let mut found = HashMap::new();
+    store.visit(1000, |item| {
+        let key = std::str::from_utf8(item.key()).unwrap();
+        let len = key.split_once(':').unwrap().1.parse().unwrap();
+        assert!(item.data() == value_of(key, len), "the value of {key} is another's");
+        *found.entry(len).or_default() += 1;
+        true
+    });
+    found
+}
+
+/// Stores values of one length; checks that none is refused, and that what goes is about what comes.
+fn phase(store: &Store, worker: &mut Worker, numbers: std::ops::Range<u32>, len: usize) {
+    let (before, count) = (store.bytes(), numbers.len() as u64);
+    worker.now += 10;
+    for number in numbers {
+        store_sized(store, worker, number, len).unwrap_or_else(|why| panic!("value {number} of {len} bytes: {why:?}"));
+    }
+    let (after, stored) = (store.bytes(), count * len as u64);
+    assert!(after <= LIMIT, "{after} bytes");
+    let lost = (before + stored).saturating_sub(after);
+    assert!(lost <= stored + stored / 4 + LIMIT / 8, "{lost} bytes are gone for {stored} of {len} each; {after} are left");
+    assert!(verify_values(store)[&len] > 0);
+}
+
+/// Full of small values, then larger ones, up to a megabyte, then small ones again; a crash at any time, and all is sound.
+#[test]
+fn values_of_all_sizes_take_each_others_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = durable(dir.path());
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let mut copies = Vec::new();
+    let sizes =
+        [(100, 100_000), (10_000, 400), (200_000, 40), (1_000_000, 8), (100, 60_000), (3000, 3000), (1_000_000, 20), (100, 90_000)];
+    let mut number = 0;
+    for (len, count) in sizes {
+        phase(&store, &mut worker, number..number + count, len);
+        number += count;
+        pool.checkpoint().unwrap();
+        copies.push((copy_pool(dir.path()), verify_values(&store)));
+    }
+    let cleared = worker.counters.get(Counter::WindowsCleared);
+    assert!(cleared > 20, "only {cleared} windows were cleared");
+    assert_eq!(worker.counters.get(Counter::WindowsKept), 0);
+    drop((store, worker));
+    pool.close().unwrap();
+    for (copy, values) in copies {
+        let pool = durable(copy.path());
+        let items: usize = values.values().sum();
+        assert_eq!(super::super::check(&pool).unwrap().unwrap().items, items as u64);
+        let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+        assert_eq!(verify_values(&store), values);
+        let mut worker = self::worker(&pool);
+        worker.now = 2000;
+        for len in [50_000, 700_000, 100] {
+            phase(&store, &mut worker, number..number + 30, len);
+            number += 30;
+        }
+    }
+}
+
+/// The least recently accessed go, of whatever size.
+#[test]
+fn what_is_accessed_stays() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    (0..60_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    worker.now += 100;
+    let touched = |number: u32| number >= 50_000;
+    let get = |number: u32, now: u32| {
+        let key = key_of(number, 100);
+        let stripe = store.lock(store.hash(key.as_bytes()));
+        stripe.find(key.as_bytes()).map(|found| found.item.touch_access(now, true)).is_some()
+    };
+    let there = (0..60_000).filter(|&number| touched(number) && get(number, worker.now)).count();
+    // A third of the cache for values of 20 KB: what was not accessed makes room.
+    (60_000..60_250).for_each(|number| store_sized(&store, &mut worker, number, 20_000).unwrap());
+    let left = (0..60_000).filter(|&number| touched(number) && get(number, worker.now)).count();
+    assert!(left * 100 > there * 90, "of {there} items that were accessed {left} are left");
+}
+
+/// Several threads store values of all sizes in a full cache.
+#[test]
+fn threads_make_room_beside_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { heap_len: 32 << 20, ..Options::default() };
+    let pool = Pool::open_or_create(dir.path(), &options).unwrap();
+    let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let (next, cleared) = (AtomicU32::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (store, next, cleared, pool) = (&store, &next, &cleared, &pool);
+            scope.spawn(move || {
+                let mut worker = worker(pool);
+                worker.random = 77 + thread;
+                for _ in 0..4000 {
+                    let len = match worker.random() % 1000 {
+                        0..2 => 900_000,
+                        2..10 => 150_000,
+                        10..100 => 10_000,
+                        100..300 => 2000,
+                        _ => 100,
+                    };
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    store_sized(store, &mut worker, number, len).unwrap();
+                }
+                cleared.fetch_add(worker.counters.get(Counter::WindowsCleared), Ordering::Relaxed);
+            });
+        }
+    });
+    assert!(cleared.into_inner() > 0);
+    upkeep.stop();
+    let values = verify_values(&store);
+    let items: usize = values.values().sum();
+    assert_eq!(store.items(), items as u64);
+    drop((store, upkeep));
+    pool.close().unwrap();
+    let pool = Pool::open(dir.path(), &options).unwrap();
+    assert_eq!(super::super::check(&pool).unwrap().unwrap().items, items as u64);
+}
+
+/// Blocks of another program in the same pool look like anything; they are never taken for items, and stay.
+#[test]
+fn what_is_no_item_stays() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let mut theirs = Vec::new();
+    for number in 0..60_000 {
+        store_sized(&store, &mut worker, number, 100).unwrap();
+        if number < 10_000 && number % 500 == 0 {
+            let tx = worker.thread.begin().unwrap();
+            let block = tx.alloc(160).unwrap();
+            // Worse than any bytes: a copy of an item.
+            let copied = store.lock(store.hash(key_of(number, 100).as_bytes()));
+            let item = copied.find(key_of(number, 100).as_bytes()).unwrap().item;
+            // SAFETY: both blocks are of this size at least; theirs is ours.
+            unsafe { block.as_ptr().copy_from_nonoverlapping(item.block().as_ptr(), 160) };
+            theirs.push((block, unsafe { std::slice::from_raw_parts(block.as_ptr(), 160) }.to_vec()));
+            tx.commit();
+        }
+    }
+    worker.now += 10;
+    for number in 60_000..60_060 {
+        store_sized(&store, &mut worker, number, 400_000).unwrap();
+    }
+    assert!(worker.counters.get(Counter::WindowsCleared) > 10);
+    for (block, bytes) in theirs {
+        // SAFETY: live, and nobody writes it.
+        let now = unsafe { std::slice::from_raw_parts(block.as_ptr(), 160) };
+        assert!(now == bytes, "the block at {block:p} was changed");
+    }
+    verify_values(&store);
+    super::super::check(&pool).unwrap();
+}
+
+#[test]
+fn without_eviction_a_full_cache_refuses_and_keeps_all() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, false, 0).unwrap();
+    let mut worker = worker(&pool);
+    let stored = (0..).take_while(|&number| store_sized(&store, &mut worker, number, 100).is_ok()).count();
+    assert!(store.bytes() > LIMIT * 3 / 4, "{} bytes", store.bytes());
+    for len in [100, 10_000, 1_000_000] {
+        assert!(matches!(store_sized(&store, &mut worker, 9_999_999, len), Err(Failure::NoMemory)));
+    }
+    assert_eq!((store.items(), verify_values(&store)[&100]), (stored as u64, stored));
+    assert_eq!(worker.counters.get(Counter::Evictions), 0);
+}
+
+#[test]
+fn a_value_larger_than_the_limit_costs_nothing() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    (0..60_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    let items = store.items();
+    assert!(matches!(store_sized(&store, &mut worker, 1, LIMIT as usize + 1), Err(Failure::NoMemory)));
+    assert_eq!(store.items(), items);
+}
+
+/// A lower `-m` is kept soon, by giving up what is old.
+#[test]
+fn a_lower_limit_gives_chunks_back() {
+    let pool = pool();
+    let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
+    let mut worker = worker(&pool);
+    (0..80_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    let mut upkeep = Upkeep::start(Arc::clone(&store), self::worker(&pool), Arc::new(Clock::default())).unwrap();
+    store.set_limit(LIMIT / 2);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while pool.space().in_use > pool.space().bound {
+        assert!(Instant::now() < deadline, "{:?}", pool.space());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    upkeep.stop();
+    assert!((LIMIT / 3..=LIMIT / 2).contains(&store.bytes()), "{} bytes", store.bytes());
+    verify_values(&store);
+}
