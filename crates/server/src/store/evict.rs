@@ -7,12 +7,13 @@
 //!   higher one.
 //! - A batch is one transaction, and short: some dozens of stripes, for a tenth of a millisecond.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use towa_epoch::{Cleared, Clearing, Survey};
 
-use super::item::Guess;
+use super::item::{FETCHED_MAX, Guess};
 use super::{Failure, Life, Locked, Store, Worker, stripe_of};
 use crate::counters::Counter;
 
@@ -43,19 +44,19 @@ pub(super) struct Candidate {
     pub(super) address: u64,
     hash: u64,
     cas: u64,
-    access: u32,
-    dead: bool,
+    /// Seconds since its last access, and one more; fewer by half for each of its first reads. What was read again is likely to be read again.
+    idle: f32,
 }
 
 impl Candidate {
-    /// Orders by age, oldest first: by last access, and among those of one second by when they were stored.
-    pub(super) fn age(&self) -> (bool, u32, u64, u64) {
-        (!self.dead, self.access, self.cas, self.address)
+    /// Orders what should go first before what should stay: by how long it was not accessed, then by when it was stored.
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        other.idle.total_cmp(&self.idle).then(self.cas.cmp(&other.cas)).then(self.address.cmp(&other.address))
     }
 
-    /// Seconds since its last access, and one more.
-    pub(super) fn idle(&self, now: u32) -> f64 {
-        if self.dead { 1e6 } else { 1.0 + f64::from(now.saturating_sub(self.access)) }
+    /// What is lost with it, per byte: the less the longer it was not accessed, nothing if it is dead.
+    pub(super) fn loss(&self) -> f64 {
+        1.0 / f64::from(self.idle)
     }
 }
 
@@ -65,7 +66,9 @@ impl Store {
         // SAFETY: the address of a block of the heap, which is mapped as long as the pool lives.
         let guess = unsafe { Guess::at(address) };
         let dead = self.is_dead(guess.cas, guess.expires, now);
-        Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, access: guess.access, dead }
+        let since = now.saturating_sub(guess.access) as f32 + 1.0;
+        let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << guess.fetched.min(FETCHED_MAX)) };
+        Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, idle }
     }
 
     /// Evicts those of `victims` that are items, in batches, and pauses after the one that ends after `until`; how many there were.

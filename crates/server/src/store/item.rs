@@ -39,6 +39,9 @@ struct Head {
     zero: u8,
 }
 
+/// Reads of an item that are counted since it was stored: more say no more.
+pub const FETCHED_MAX: u8 = 3;
+
 /// Bytes before the key.
 pub const HEAD_LEN: usize = std::mem::size_of::<Head>();
 const _: () = assert!(HEAD_LEN == 48);
@@ -82,6 +85,8 @@ pub struct Guess {
     pub expires: u32,
     /// Last access.
     pub access: u32,
+    /// Reads since it was stored, as far as they are counted.
+    pub fetched: u8,
 }
 
 impl Guess {
@@ -99,6 +104,7 @@ impl Guess {
                 hash: word(std::mem::offset_of!(Head, hash)),
                 expires: half(std::mem::offset_of!(Head, expires)),
                 access: half(std::mem::offset_of!(Head, access)),
+                fetched: AtomicU8::from_ptr((address + std::mem::offset_of!(Head, fetched)) as *mut u8).load(Relaxed),
             }
         }
     }
@@ -208,14 +214,15 @@ impl Item {
         self.head().access.load(Relaxed)
     }
 
-    /// Notes an access. Not durable, hence without a transaction; the line is written at most once a second.
+    /// Notes an access. Not durable, hence without a transaction; the line is written at most once a second, and for the first few reads.
     pub fn touch_access(&self, now: u32, fetched: bool) {
         let head = self.head();
         if head.access.load(Relaxed) != now {
             head.access.store(now, Relaxed);
         }
-        if fetched && head.fetched.load(Relaxed) == 0 {
-            head.fetched.store(1, Relaxed);
+        let count = head.fetched.load(Relaxed);
+        if fetched && count < FETCHED_MAX {
+            head.fetched.store(count + 1, Relaxed);
         }
     }
 

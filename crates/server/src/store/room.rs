@@ -46,7 +46,7 @@ const BETTER: f64 = 1.25;
 /// A window that might be cleared.
 struct Choice {
     survey: Survey,
-    /// What is lost with it, per byte wanted: bytes that live in it, each divided by the seconds since its last access.
+    /// What is lost with it, per byte wanted: see [`Candidate::loss`].
     loss: f64,
 }
 
@@ -94,7 +94,7 @@ impl Store {
         let mut victims = self.class_victims(worker, wanted);
         if !victims.is_empty() {
             if worker.has_rested() {
-                let loss = victims.iter().map(|victim| 1.0 / victim.idle(worker.now)).sum::<f64>() / victims.len() as f64;
+                let loss = victims.iter().map(Candidate::loss).sum::<f64>() / victims.len() as f64;
                 let choice = self.best_window(worker, wanted).filter(|choice| choice.loss * BETTER < loss);
                 if let Some(choice) = choice
                     && self.clear(worker, &choice.survey)?
@@ -144,7 +144,7 @@ impl Store {
             let random = worker.random();
             self.pool.sample_class(wanted, random, PER_SLAB, |address| found.push(self.candidate(address, worker.now)));
         }
-        found.sort_unstable_by_key(Candidate::age);
+        found.sort_unstable_by(Candidate::order);
         found.dedup_by_key(|candidate| candidate.address);
         found.truncate(count);
         found
@@ -187,7 +187,7 @@ impl Store {
         let (mut seen, mut sum) = (0u32, 0.0);
         self.pool.sample(survey, random, PER_SLAB, |address| {
             seen += 1;
-            sum += 1.0 / self.candidate(address, now).idle(now);
+            sum += self.candidate(address, now).loss();
         });
         let each = if seen > 0 { sum / f64::from(seen) } else { 0.0 };
         each * survey.live_bytes() as f64 / Pool::chunk_bytes_for(wanted) as f64
