@@ -33,6 +33,7 @@ mod detector;
 mod engine;
 mod error;
 mod gate;
+mod grace;
 mod lists;
 mod log_space;
 mod options;

@@ -9,34 +9,11 @@
 use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for};
 pub use towa_heap::alloc::{Space, Survey};
 
-use crate::clock::Clock;
+use crate::grace::Grace;
 use crate::pool::Pool;
-use crate::slot::Slots;
 use crate::thread::Thread;
 use crate::tx::Marks;
 use crate::{Error, Result};
-
-/// Waits until the transactions have ended that ran when it began.
-///
-/// It looks whether each thread's announcement is still the one it was. A thread that has begun another transaction in the same epoch
-/// looks the same, so the answer may come late, at the latest with the next epoch; it never comes early.
-#[derive(Debug, Default)]
-pub(crate) struct Grace(Vec<(usize, u64)>);
-
-impl Grace {
-    /// Begins. A transaction that is not waited for sees all that the caller wrote before.
-    pub fn begin(clock: &Clock, slots: &Slots) -> Grace {
-        clock.barrier();
-        let running = slots.iter().enumerate().map(|(at, slot)| (at, slot.announcement.word()));
-        Grace(running.filter(|&(_, word)| word != 0).collect())
-    }
-
-    /// Whether they have ended. What they wrote happened before.
-    pub fn has_passed(&mut self, slots: &Slots) -> bool {
-        self.0.retain(|&(at, word)| slots.get(at).announcement.word() == word);
-        self.0.is_empty()
-    }
-}
 
 /// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all as it was.
 #[derive(Debug)]
@@ -59,11 +36,10 @@ pub enum Cleared {
 }
 
 impl Clearing {
-    /// Calls `each` with the address of each block in it that is live now.
-    pub fn live(&self, mut each: impl FnMut(usize)) {
-        if let Some(window) = &self.window {
-            self.pool.engine().heap.allocator().live_in(window, &mut each);
-        }
+    /// Calls `each` with the address of each block in it that is live now: from its `from`-th part on, until about `most` blocks were looked
+    /// at. The part to go on with, or `None` when there is no other.
+    pub fn live(&self, from: usize, most: usize, mut each: impl FnMut(usize)) -> Option<usize> {
+        self.pool.engine().heap.allocator().live_in(self.window.as_ref()?, from, most, &mut each)
     }
 }
 
@@ -150,7 +126,11 @@ impl Thread {
         let pool = self.pool().clone();
         let engine = pool.engine();
         let window = engine.heap.allocator().evacuate(survey)?;
-        let grace = if window.needs_grace() { Grace::begin(&engine.clock, &engine.slots) } else { Grace::default() };
+        let grace = if window.needs_grace() {
+            Grace::begin(&engine.clock, engine.slots.iter().map(|slot| &slot.announcement))
+        } else {
+            Grace::default()
+        };
         Some(Clearing { window: Some(window), grace, pool })
     }
 
@@ -162,7 +142,7 @@ impl Thread {
         let pool = self.pool().clone();
         let engine = pool.engine();
         let Some(window) = &mut clearing.window else { return Err(Error::Usage("these chunks are settled already".into())) };
-        if !clearing.grace.has_passed(&engine.slots) {
+        if !clearing.grace.has_passed(|at| &engine.slots.get(at).announcement) {
             return Ok(Cleared::Wait);
         }
         let allocator = engine.heap.allocator();

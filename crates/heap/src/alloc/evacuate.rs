@@ -43,78 +43,13 @@
 //! Slabs not scanned since opening are scanned first. Damaged blocks count as live, so their slab stays.
 
 use super::cache::Cache;
-use super::header::{Kind, RunHeader, Seen};
-use super::layout::{BLOCK_HEADER, CHUNK, SIZES, SLAB_BLOCKS, SLAB_CHUNKS, SMALL_MAX, class_of};
+use super::header::{Kind, RunHeader};
+use super::layout::{SLAB_BLOCKS, SLAB_CHUNKS};
 use super::runs::{Run, join};
+use super::survey::{Survey, Tenant, TenantKind};
 use super::table::{Entry, SlabChunk};
 use super::{Allocator, Marker};
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
-
-/// How the heap's chunks are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
-    /// Bytes of chunks in use, for slabs and large objects.
-    pub in_use: u64,
-    /// The most of them that there may be; see [`Allocator::set_bound`].
-    pub bound: u64,
-    /// Bytes of chunks that were used and are free.
-    pub free: u64,
-    /// Bytes of the longest run of those.
-    pub longest_free: u64,
-    /// Bytes of free blocks in slabs, but for those in threads' caches and in slabs not scanned yet.
-    pub free_in_slabs: u64,
-}
-
-/// What stands in some neighbouring chunks, as seen in passing.
-#[derive(Clone, Debug)]
-pub struct Survey {
-    tenants: Vec<Tenant>,
-    range: (usize, usize),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Tenant {
-    head: u32,
-    len: u32,
-    kind: TenantKind,
-    live_blocks: u32,
-    /// Bytes of one of them.
-    block: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum TenantKind {
-    Free,
-    Slab(SlabChunk),
-    Large,
-}
-
-impl Survey {
-    /// First address and the one behind the last.
-    pub fn range(&self) -> (usize, usize) {
-        self.range
-    }
-
-    /// Chunks that are in use.
-    pub fn used_chunks(&self) -> u32 {
-        self.tenants.iter().filter(|tenant| !matches!(tenant.kind, TenantKind::Free)).map(|tenant| tenant.len).sum()
-    }
-
-    /// Bytes of chunks that are in use.
-    pub fn used_bytes(&self) -> u64 {
-        u64::from(self.used_chunks()) * CHUNK
-    }
-
-    /// Bytes of the blocks that are live, or in threads' caches.
-    pub fn live_bytes(&self) -> u64 {
-        self.tenants.iter().map(|tenant| u64::from(tenant.live_blocks) * tenant.block).sum()
-    }
-
-    /// Blocks that are live, or in threads' caches.
-    pub fn live_blocks(&self) -> u32 {
-        self.tenants.iter().map(|tenant| tenant.live_blocks).sum()
-    }
-}
 
 /// Chunks that are being evacuated. To be ended by [`Allocator::grant`] or [`Allocator::put_back`].
 #[derive(Debug)]
@@ -150,141 +85,7 @@ impl Window {
     }
 }
 
-/// Chunks that it takes to get a block of `size` bytes where its class has none.
-pub fn chunks_for(size: usize) -> u32 {
-    match size {
-        0..=SMALL_MAX => u32::from(SLAB_CHUNKS[class_of(size + BLOCK_HEADER)]),
-        _ => u32::try_from((size as u64).div_ceil(CHUNK)).unwrap_or(u32::MAX),
-    }
-}
-
-/// How many blocks of `size` bytes those chunks hold.
-pub fn blocks_in_chunks_for(size: usize) -> usize {
-    if size > SMALL_MAX { 1 } else { usize::from(SLAB_BLOCKS[class_of(size + BLOCK_HEADER)]) }
-}
-
 impl Allocator {
-    /// Refuses allocations that would have more than `bytes` of chunks in use. What is in use stays; no bound at first.
-    pub fn set_bound(&self, bytes: u64) {
-        self.bound.store(u32::try_from(bytes / CHUNK).unwrap_or(u32::MAX), Relaxed);
-    }
-
-    /// Bytes of chunks that may still come into use.
-    pub fn chunk_bytes_left(&self) -> u64 {
-        let bound = self.bound.load(Relaxed).min(self.geo.chunks);
-        u64::from(bound.saturating_sub(self.runs.lock().in_use())) * CHUNK
-    }
-
-    /// How the chunks are used now.
-    pub fn space(&self) -> Space {
-        let free_in_slabs = self.classes.iter().zip(&SIZES).map(|(class, &size)| class.lock().all_in() * u64::from(size)).sum();
-        let runs = self.runs.lock();
-        Space {
-            in_use: u64::from(runs.in_use()) * CHUNK,
-            bound: u64::from(self.bound.load(Relaxed).min(self.geo.chunks)) * CHUNK,
-            free: runs.free_chunks() * CHUNK,
-            longest_free: u64::from(runs.longest()) * CHUNK,
-            free_in_slabs,
-        }
-    }
-
-    /// Calls `each` with the addresses of at most `most` live blocks of the class of `size`, from a slab picked by a random number. They may be
-    /// freed at any time.
-    pub fn sample_class(&self, size: usize, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
-        if size > SMALL_MAX {
-            return;
-        }
-        let central = self.classes[class_of(size + BLOCK_HEADER)].lock();
-        let slab = central.any(random).map(|head| self.table.slab(head));
-        drop(central);
-        if let Some(slab) = slab {
-            self.sample_slab(&slab, random >> 32, most, each);
-        }
-    }
-
-    /// Some live blocks of a slab, which may be no more: its headers fit no other.
-    fn sample_slab(&self, slab: &SlabChunk, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
-        let class = usize::from(slab.key.class);
-        let blocks = usize::from(SLAB_BLOCKS[class]);
-        let step = (blocks / most.max(1)).max(1);
-        for nth in 0..most.min(blocks) {
-            let block = (random as usize % blocks + nth * step) % blocks;
-            self.visit_live(slab, block, each);
-        }
-    }
-
-    fn visit_live(&self, slab: &SlabChunk, block: usize, each: &mut dyn FnMut(usize)) -> bool {
-        let off = self.geo.offset(slab.head) + block as u64 * u64::from(SIZES[usize::from(slab.key.class)]);
-        let seen = self.seen(slab, off);
-        if let Seen::Live(_) = seen {
-            each(self.geo.at(off).as_ptr() as usize + BLOCK_HEADER);
-        }
-        matches!(seen, Seen::Free(_) | Seen::Unwritten)
-    }
-
-    /// What stands in the chunks, from a place picked by a random number on, that would do for a block of `size`. `None` if there are too few, or
-    /// one of them is about to change hands.
-    pub fn survey(&self, random: u64, size: usize) -> Option<Survey> {
-        let wanted = chunks_for(size);
-        let frontier = ((self.frontier() - self.geo.data) / CHUNK) as u32;
-        let places = frontier.checked_sub(wanted)? + 1;
-        self.survey_from((random % u64::from(places)) as u32, wanted)
-    }
-
-    /// The same of some large object, picked by a random number, that would do for one of `size` and is not much larger.
-    pub fn survey_large(&self, random: u64, size: usize) -> Option<Survey> {
-        let wanted = chunks_for(size);
-        let runs = self.runs.lock();
-        let from = (random % u64::from(runs.frontier.max(1))) as u32;
-        let head = runs.large_near(from, wanted, wanted.saturating_add(wanted / 4))?;
-        drop(runs);
-        self.survey_from(head, wanted)
-    }
-
-    fn survey_from(&self, chunk: u32, wanted: u32) -> Option<Survey> {
-        let mut tenants = vec![self.tenant(chunk)?];
-        let start = tenants[0].head;
-        let mut end = start + tenants[0].len;
-        while end - start < wanted {
-            let next = self.tenant(end)?;
-            end = next.head + next.len;
-            tenants.push(next);
-        }
-        let address = |chunk| self.geo.base.as_ptr() as usize + self.geo.offset(chunk) as usize;
-        Some(Survey { tenants, range: (address(start), address(end)) })
-    }
-
-    fn tenant(&self, chunk: u32) -> Option<Tenant> {
-        if let Entry::Slab(slab) = self.table.get(chunk) {
-            let class = usize::from(slab.key.class);
-            let central = self.classes[class].lock();
-            let known = central.slabs.get(slab.index as usize).filter(|known| known.head == slab.head)?;
-            let live_blocks = u32::from(SLAB_BLOCKS[class]) - known.ins;
-            let len = u32::from(SLAB_CHUNKS[class]);
-            let (kind, block) = (TenantKind::Slab(slab), u64::from(SIZES[class]));
-            return (!slab.leaving).then_some(Tenant { head: slab.head, len, kind, live_blocks, block });
-        }
-        let runs = self.runs.lock();
-        if let Some(run) = runs.find_free(chunk) {
-            return Some(Tenant { head: run.chunk, len: run.len, kind: TenantKind::Free, live_blocks: 0, block: 0 });
-        }
-        let head = runs.find_large(chunk)?;
-        let (leaves, len) = (runs.leaving.contains_key(&head), runs.large[&head]);
-        let block = u64::from(len) * CHUNK;
-        (!leaves).then_some(Tenant { head, len, kind: TenantKind::Large, live_blocks: 1, block })
-    }
-
-    /// Calls `each` with the addresses of some live blocks of what was surveyed, `most` of each slab.
-    pub fn sample(&self, survey: &Survey, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
-        for tenant in &survey.tenants {
-            match tenant.kind {
-                TenantKind::Free => {}
-                TenantKind::Slab(slab) => self.sample_slab(&slab, random, most, each),
-                TenantKind::Large => each(self.geo.at(self.geo.offset(tenant.head)).as_ptr() as usize),
-            }
-        }
-    }
-
     /// Begins to evacuate what was surveyed: no block and no chunk of it is given out from here on. `None` if something changed hands
     /// since.
     pub fn evacuate(&self, survey: &Survey) -> Option<Window> {
@@ -336,21 +137,32 @@ impl Allocator {
         Some(Part::Slab { slab, ticket, quiet: None })
     }
 
-    /// Calls `each` with the address of each live block of a window.
-    pub fn live_in(&self, window: &Window, each: &mut dyn FnMut(usize)) {
-        for part in &window.parts {
+    /// Calls `each` with the addresses of the live blocks of a window, from its `from`-th part on until `most` blocks were looked at; the part to
+    /// go on with, or `None` when there is no other.
+    pub fn live_in(&self, window: &Window, from: usize, most: usize, each: &mut dyn FnMut(usize)) -> Option<usize> {
+        let mut looked = 0;
+        for (at, part) in window.parts.iter().enumerate().skip(from) {
+            if looked >= most {
+                return Some(at);
+            }
             match part {
                 Part::Free(_) => {}
-                Part::Slab { slab, .. } => (0..usize::from(SLAB_BLOCKS[usize::from(slab.key.class)])).for_each(|block| {
-                    self.visit_live(slab, block, each);
-                }),
+                Part::Slab { slab, .. } => {
+                    let blocks = usize::from(SLAB_BLOCKS[usize::from(slab.key.class)]);
+                    looked += blocks;
+                    (0..blocks).for_each(|block| {
+                        self.visit_live(slab, block, each);
+                    });
+                }
                 Part::Large { head } => {
+                    looked += 1;
                     if self.runs.lock().leaving.get(head).is_some_and(Option::is_none) {
                         each(self.geo.at(self.geo.offset(*head)).as_ptr() as usize);
                     }
                 }
             }
         }
+        None
     }
 
     /// Looks which slabs of a window have no live block any more; whether all is free, or can be. After the grace. `epoch` tells the epoch that

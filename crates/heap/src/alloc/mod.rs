@@ -37,14 +37,17 @@ mod layout;
 mod open;
 mod runs;
 mod slabs;
+mod survey;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use cache::Cache;
 pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, headers_in_use_end};
-pub use evacuate::{Space, Survey, Window, blocks_in_chunks_for, chunks_for};
+pub use evacuate::Window;
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
+
+pub use survey::{Space, Survey, blocks_in_chunks_for, chunks_for};
 
 use cache::{Spare, batch};
 use header::{Kind, Seen};

@@ -7,7 +7,7 @@
 //!   higher one.
 //! - A batch is one transaction, and short: some dozens of stripes, for a tenth of a millisecond.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ use crate::counters::Counter;
 /// Items, and stripes, in one batch.
 const BATCH_ITEMS: usize = 128;
 const BATCH_STRIPES: usize = 32;
+/// Blocks of a window that are looked at at once: more make fuller batches.
+const LIVE_AT_ONCE: usize = 8192;
 /// Bytes that removing an item writes at most: its own head, the link to it, its stripe's counters.
 const REMOVAL: usize = 3 * 64;
 /// Looks at a window before it is given up: what transactions were just storing in it is found by the second.
@@ -32,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A window that is being cleared.
 pub(super) struct Work {
     clearing: Clearing,
+    /// The part to look at next, and what is to be evicted of those that were looked at.
+    part: Option<usize>,
+    victims: Vec<Candidate>,
+    /// How often all parts were looked at in vain.
     looks: usize,
     began: Instant,
     /// Time spent on it.
@@ -71,30 +77,37 @@ impl Store {
         Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, idle }
     }
 
-    /// Evicts those of `victims` that are items, in batches, and pauses after the one that ends after `until`; how many there were.
-    pub(super) fn evict(&self, worker: &mut Worker, victims: &mut [Candidate], until: Option<Instant>) -> Result<usize, Failure> {
-        victims.sort_unstable_by_key(|victim| (stripe_of(victim.hash), victim.address));
-        let (mut from, mut evicted) = (0, 0);
-        while from < victims.len() {
-            let (mut end, mut stripes) = (from, 0);
-            while end < victims.len() && end - from < BATCH_ITEMS {
-                let is_new = end == from || stripe_of(victims[end].hash) != stripe_of(victims[end - 1].hash);
-                if is_new && stripes == BATCH_STRIPES {
-                    break;
-                }
-                stripes += usize::from(is_new);
-                end += 1;
-            }
-            evicted += self.evict_batch(worker, &victims[from..end])?;
-            from = end;
-            if from < victims.len() && until.is_some_and(|until| Instant::now() >= until) {
-                return Err(worker.pause());
-            }
+    /// Evicts those of `victims` that are items; how many there were.
+    pub(super) fn evict(&self, worker: &mut Worker, mut victims: Vec<Candidate>) -> Result<usize, Failure> {
+        let mut evicted = 0;
+        sort(&mut victims);
+        while !victims.is_empty() {
+            evicted += self.evict_some(worker, &mut victims)?;
         }
         Ok(evicted)
     }
 
-    /// Evicts a batch, which is sorted by stripe.
+    /// Evicts a batch from the end of `victims`, which are sorted by stripe, highest first.
+    fn evict_some(&self, worker: &mut Worker, victims: &mut Vec<Candidate>) -> Result<usize, Failure> {
+        let (mut from, mut stripes) = (victims.len(), 0);
+        while from > 0 && victims.len() - from < BATCH_ITEMS {
+            let is_new = victims.get(from).is_none_or(|next| stripe_of(next.hash) != stripe_of(victims[from - 1].hash));
+            if is_new && stripes == BATCH_STRIPES {
+                break;
+            }
+            stripes += usize::from(is_new);
+            from -= 1;
+        }
+        victims[from..].reverse();
+        let evicted = self.evict_batch(worker, &victims[from..]);
+        match &evicted {
+            Ok(_) => victims.truncate(from),
+            Err(_) => victims[from..].reverse(),
+        }
+        evicted
+    }
+
+    /// Evicts a batch, which is sorted by stripe, lowest first.
     fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<usize, Failure> {
         let groups = || victims.chunk_by(|a, b| stripe_of(a.hash) == stripe_of(b.hash));
         let mut stripes: Vec<Locked<'_>> = groups().map(|group| self.lock(group[0].hash)).collect();
@@ -126,7 +139,8 @@ impl Store {
     /// items, or changed hands: then it stays in use. [`Failure::NoLogSpace`]: for now; [`go_on`](Self::go_on) goes on.
     pub(super) fn clear(&self, worker: &mut Worker, survey: &Survey) -> Result<bool, Failure> {
         let Some(clearing) = worker.thread.clear(survey) else { return Ok(false) };
-        worker.clearing = Some(Work { clearing, looks: 0, began: Instant::now(), took: Duration::ZERO });
+        worker.clearing =
+            Some(Work { clearing, part: Some(0), victims: Vec::new(), looks: 0, began: Instant::now(), took: Duration::ZERO });
         self.go_on(worker)
     }
 
@@ -148,19 +162,34 @@ impl Store {
 
     fn work_on(&self, worker: &mut Worker, work: &mut Work, until: Instant) -> Result<bool, Failure> {
         while work.looks < LOOKS {
-            let mut victims = Vec::new();
-            work.clearing.live(|address| victims.push(self.candidate(address, worker.now)));
-            let before = worker.counters.get(Counter::Evictions);
-            let evicted = self.evict(worker, &mut victims, Some(until));
-            worker.counters.add(Counter::WindowEvictions, worker.counters.get(Counter::Evictions) - before);
-            evicted?;
+            while !work.victims.is_empty() || work.part.is_some() {
+                if let (true, Some(part)) = (work.victims.is_empty(), work.part) {
+                    let (victims, now) = (&mut work.victims, worker.now);
+                    work.part = work.clearing.live(part, LIVE_AT_ONCE, |address| victims.push(self.candidate(address, now)));
+                    sort(victims);
+                    continue;
+                }
+                let evicted = self.evict_some(worker, &mut work.victims)?;
+                worker.counters.add(Counter::WindowEvictions, evicted as u64);
+                if Instant::now() >= until {
+                    return Err(worker.pause());
+                }
+            }
             match worker.thread.settle(&mut work.clearing)? {
                 Cleared::Yes => return Ok(true),
-                Cleared::NotYet => work.looks += 1,
+                Cleared::NotYet => {
+                    work.looks += 1;
+                    work.part = Some(0);
+                }
                 Cleared::Wait if work.began.elapsed() < PATIENCE => return Err(worker.pause()),
                 Cleared::Wait => return Ok(false),
             }
         }
         Ok(false)
     }
+}
+
+/// Sorts by stripe, highest first: batches are taken from the end.
+fn sort(victims: &mut [Candidate]) {
+    victims.sort_unstable_by_key(|victim| (Reverse(stripe_of(victim.hash)), victim.address));
 }

@@ -3,7 +3,8 @@
 //! `-m` bounds the chunks that items take, free blocks in them included, as memcached's bounds its slab pages; the table comes on top. While
 //! there are chunks below the bound, nothing is evicted. After that a value that finds no free block of its class takes the place
 //!
-//! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room for one value;
+//! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room for one value.
+//!   (Reads since it was stored count: what was read again is likely to be read again.)
 //! - or of a whole *window*: neighbouring chunks, cleared of all that lives in them (`evict.rs`), where its class has nothing to give up, or where what
 //!   it would give up was accessed more recently than what lives in the window. That is how memory moves between sizes.
 //!
@@ -91,7 +92,7 @@ impl Store {
     }
 
     fn room_for_small(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        let mut victims = self.class_victims(worker, wanted);
+        let victims = self.class_victims(worker, wanted);
         if !victims.is_empty() {
             if worker.has_rested() {
                 let loss = victims.iter().map(Candidate::loss).sum::<f64>() / victims.len() as f64;
@@ -102,7 +103,7 @@ impl Store {
                     return Ok(true);
                 }
             }
-            if self.evict(worker, &mut victims, None)? > 0 {
+            if self.evict(worker, victims)? > 0 {
                 return Ok(true);
             }
         }

@@ -175,8 +175,9 @@ impl Run {
             return self.allocator.put_back(leaving.window);
         }
         let mut live = Vec::new();
-        self.allocator
-            .live_in(&leaving.window, &mut |address| live.push((address - self.world.memory.base.as_ptr() as usize) as u64));
+        self.allocator.live_in(&leaving.window, 0, usize::MAX, &mut |address| {
+            live.push((address - self.world.memory.base.as_ptr() as usize) as u64)
+        });
         for off in live.into_iter().take(200) {
             self.free_block(at, off);
         }

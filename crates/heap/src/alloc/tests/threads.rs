@@ -117,7 +117,7 @@ fn evacuate(shared: &Shared, thread: usize, cache: &mut Cache, random: &mut Rand
     for _ in 0..50 {
         let tx = clock.begin(thread);
         let mut live = Vec::new();
-        allocator.live_in(&window, &mut |address| live.push(address));
+        allocator.live_in(&window, 0, usize::MAX, &mut |address| live.push(address));
         let mut mine = Vec::new();
         table.lock().retain(|parcel| {
             let goes = parcel.epoch <= tx.epoch && live.contains(&parcel.ptr.addr().get());
