@@ -18,10 +18,10 @@ fn every_crash_image_recovers_to_an_acknowledged_epoch() {
 }
 
 /// The worlds of a sweep do what their shapes are for: rings and commit slots wrap, with pad frames before the ring's end, on both
-/// models, and pools are closed and reopened.
+/// models, pools are closed and reopened, and chunks are cleared.
 #[test]
 fn worlds_wrap() {
-    let mut seen = [0; 4];
+    let mut seen = [0; 5];
     for seed in 0..40 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let medium = SimMedium::new(if seed % 2 == 0 { Model::Line } else { Model::File });
@@ -29,7 +29,9 @@ fn worlds_wrap() {
         let fixed = Shape::draw(&mut rng);
         for _ in 0..3 {
             let shape = fixed.reopened(&mut rng);
-            history = World::run_shaped(medium.clone(), &mut rng, history, &shape).expect("work without faults").history;
+            let world = World::run_shaped(medium.clone(), &mut rng, history, &shape).expect("work without faults");
+            history = world.history;
+            seen[4] += usize::from(world.cleared > 0);
             seen[3] += usize::from(shape.close);
         }
         let report = verify(&medium, Door::Epoch, &mut |_, _| ()).expect("a sound pool");
@@ -47,8 +49,8 @@ fn worlds_wrap() {
         seen[2] += usize::from(at.windows(2).any(|pair| pair[0].1 == 64 && pair[1].0 == 0));
     }
     println!(
-        "of 40 worlds: commit slots wrapped in {}, rings in {}, with pads in {}; {} closings",
-        seen[0], seen[1], seen[2], seen[3]
+        "of 40 worlds: commit slots wrapped in {}, rings in {}, with pads in {}; {} closings, {} with chunks cleared",
+        seen[0], seen[1], seen[2], seen[3], seen[4]
     );
     assert!(seen.iter().all(|n| *n >= 5), "{seen:?}");
 }

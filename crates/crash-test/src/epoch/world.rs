@@ -9,6 +9,9 @@
 //! registration, and a transaction may stay open across the boundary of an epoch, holding its cells, while others of the new epoch
 //! run on other cells between the steps of the checkpoint. Some are undoable, and of these every other one aborts.
 //!
+//! Now and then chunks are cleared: the objects in them are removed, and their space goes to the thread that did it, whatever free blocks of them
+//! other threads have at hand.
+//!
 //! What a pool is like, its log so small that it wraps, or its commit slots so few, is a [`Shape`](super::Shape).
 
 use std::collections::BTreeSet;
@@ -18,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rand::Rng;
 use rand::rngs::SmallRng;
-use towa_epoch::{Error, Mode, Options, Phase, Pool, Root, Thread, Tx};
+use towa_epoch::{Cleared, Clearing, Error, Mode, Options, Phase, Pool, Root, Thread, Tx};
 use towa_heap::superblock::Door;
 use towa_heap::{CreateOptions, Heap, LogShape};
 use towa_media::sim::SimMedium;
@@ -126,6 +129,8 @@ pub struct World {
     pub closing: usize,
     /// Allocations that were refused for want of space.
     pub refused: u64,
+    /// Windows of chunks that were cleared.
+    pub cleared: u64,
     /// What ended the work before its time: opening failed, or the pool is poisoned.
     pub failed: Option<String>,
 }
@@ -139,6 +144,9 @@ struct Worker<'r> {
     history: History,
     transactions: u64,
     refused: u64,
+    /// Chunks that a thread clears.
+    clearing: Option<(usize, Clearing)>,
+    cleared: u64,
     /// A transaction found no log space: time for a checkpoint.
     short: bool,
 }
@@ -166,7 +174,7 @@ impl World {
     pub fn run_with_faults(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
         let sim = medium.clone();
         sim.strict_space();
-        let mut world = World { history, epochs: 0, transactions: 0, opened: 0, closing: 0, refused: 0, failed: None };
+        let mut world = World { history, epochs: 0, transactions: 0, opened: 0, closing: 0, refused: 0, cleared: 0, failed: None };
         let pool = match open(medium, shape) {
             Ok(pool) => pool,
             Err(why) => {
@@ -186,6 +194,8 @@ impl World {
             history: world.history,
             transactions: 0,
             refused: 0,
+            clearing: None,
+            cleared: 0,
             short: false,
         };
         let result = worker.find_cells(&pool).and_then(|()| {
@@ -196,7 +206,9 @@ impl World {
             })
         });
         worker.finish_open();
-        (world.history, world.transactions, world.refused) = (worker.history, worker.transactions, worker.refused);
+        worker.clearing = None;
+        (world.history, world.transactions) = (worker.history, worker.transactions);
+        (world.refused, world.cleared) = (worker.refused, worker.cleared);
         drop(worker.threads);
         world.closing = sim.events();
         if let Err(why) = result {
@@ -288,6 +300,9 @@ impl Worker<'_> {
     }
 
     fn one(&mut self) {
+        if self.rng.random_ratio(1, 6) {
+            self.clear();
+        }
         let busy: BTreeSet<usize> = self.open.iter().map(|o| o.thread).collect();
         let Some(thread) = (0..THREADS).filter(|t| !busy.contains(t)).max_by_key(|_| self.rng.random::<u32>()) else {
             return self.finish_open();
@@ -318,6 +333,62 @@ impl Worker<'_> {
         } else {
             self.end(open);
         }
+    }
+
+    /// Begins to clear some chunks, or goes on with it: removes the objects in them, as far as their cells are not held, and settles.
+    fn clear(&mut self) {
+        let Some((thread, clearing)) = self.clearing.take() else {
+            let thread = self.rng.random_range(0..THREADS);
+            let free = self.open.iter().all(|open| open.thread != thread);
+            let survey = self.threads[thread].pool().survey(self.rng.random(), self.rng.random_range(1..200_000));
+            let begun = survey.filter(|_| free).and_then(|survey| self.threads[thread].clear(&survey));
+            self.clearing = begun.map(|clearing| (thread, clearing));
+            return;
+        };
+        if self.open.iter().any(|open| open.thread == thread) {
+            self.clearing = Some((thread, clearing));
+            return;
+        }
+        let mut live = BTreeSet::new();
+        clearing.live(0, usize::MAX, |address| {
+            live.insert(address as u64);
+        });
+        self.remove_objects(thread, &live);
+        self.settle(thread, clearing);
+    }
+
+    fn settle(&mut self, thread: usize, mut clearing: Clearing) {
+        match self.threads[thread].settle(&mut clearing) {
+            Ok(Cleared::Yes) => self.cleared += 1,
+            // Else it is given up, now or later.
+            Ok(_) if self.rng.random_ratio(3, 4) => self.clearing = Some((thread, clearing)),
+            _ => {}
+        }
+    }
+
+    /// Removes the objects at these addresses, in one transaction, but for those whose cells others hold.
+    fn remove_objects(&mut self, thread: usize, live: &BTreeSet<u64>) {
+        let held: BTreeSet<usize> = self.open.iter().flat_map(|o| o.cells.iter().copied()).collect();
+        if !self.begin(thread, false, CELLS * CHANGE_OVERHEAD) {
+            return;
+        }
+        let tx = self.threads[thread].resume().expect("just begun");
+        for i in (0..CELLS).filter(|i| !held.contains(i)) {
+            let at = self.cells.as_ptr().wrapping_add(i * CELL).cast::<Cell>();
+            // SAFETY: cell `i` is in the live block of cells, and held by no other transaction.
+            let old = unsafe { at.read() };
+            let Some(object) = NonNull::new(old.ptr as *mut u8).filter(|_| live.contains(&old.ptr)) else { continue };
+            // SAFETY: the cell's own live block, which the cell forgets; marked.
+            unsafe {
+                tx.free(object);
+                tx.mark(at.cast(), size_of::<Cell>());
+                at.write(Cell { ptr: 0, ..old });
+            }
+            self.history.changes.push((tx.epoch(), i, None));
+            self.history.newest = self.history.newest.max(tx.epoch());
+        }
+        tx.commit();
+        self.transactions += 1;
     }
 
     /// Cells whose objects are large.
