@@ -30,7 +30,7 @@ pub struct Config {
     /// With all connections in use: refuse more with an error message, as memcached 1.6 does; else let them wait in the backlog
     /// (`-o no_maxconns_fast`).
     pub reject_when_full: bool,
-    /// `-m`: bytes of items before eviction begins; `None`: seven eighths of the heap.
+    /// `-m`: bytes of chunks that items take before eviction begins; `None`: seven eighths of the heap.
     pub memory_limit: Option<u64>,
     /// Evict when full; `-M` says no.
     pub evict: bool,
@@ -101,8 +101,8 @@ impl Config {
     }
 
     /// Options for a pool that this server is to be started on, where one must be made: what `options` say, with a heap large
-    /// enough for the items (`-m`), their table, counters and what size classes waste, and, unless they ask for a length, a log that
-    /// takes the largest item (`-I`).
+    /// enough for the chunks of items (`-m`) and for their table, which takes a sixth of that where all items are as small as can be, and,
+    /// unless they ask for a length, a log that takes the largest item (`-I`).
     pub fn fit(&self, mut options: Options) -> Options {
         if let Some(limit) = self.memory_limit {
             options.heap_len = options.heap_len.max(limit + limit / 4 + (64 << 20));
@@ -139,7 +139,7 @@ impl Config {
         )))
     }
 
-    /// The limit of items' bytes in a heap of `heap_len`.
+    /// The limit of the bytes of items' chunks in a heap of `heap_len`.
     pub(crate) fn limit_in(&self, heap_len: u64) -> u64 {
         let most = heap_len - heap_len / 8;
         self.memory_limit.map_or(most, |limit| limit.min(most))

@@ -48,7 +48,7 @@ pub struct ServeArgs {
     /// Permissions of the Unix socket, octal.
     #[arg(short = 'a', long, value_name = "MODE", default_value = "0700", value_parser = octal)]
     pub unix_mask: u32,
-    /// Megabytes of items before the least recently used go; a new pool is made large enough.
+    /// Megabytes of memory for items before the least recently used go; a new pool is made large enough.
     #[arg(short, long, value_name = "MB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 19))]
     pub memory_limit: u64,
     /// Refuse new items when full, instead of evicting old ones.

@@ -145,7 +145,6 @@ impl Session {
                         break Progress::WantsLog(bytes);
                     }
                     if worker.take_pause() {
-                        out.truncate(before);
                         break Progress::Pause;
                     }
                     self.share.release();

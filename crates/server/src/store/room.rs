@@ -25,6 +25,8 @@ use super::table::{SEGMENT_BLOCK, SEGMENT_LINES, STRIPES};
 use super::{Failure, Life, Store, Worker};
 use crate::counters::Counter;
 
+/// Chunks are not bounded below this, however small `-m` is: some kinds of slabs take a mebibyte. (memcached gives each class a page in any case.)
+const LEAST: u64 = 4 << 20;
 /// Rounds of eviction for one request. One is enough but for accidents.
 const ROUNDS: usize = 8;
 /// Slabs of the class that are looked at for victims, and blocks in each.
@@ -59,7 +61,7 @@ impl Store {
         bytes: usize,
         mut attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        if Pool::chunk_bytes_for(bytes) > self.limit() {
+        if !self.could_hold(bytes) {
             return Err(Failure::NoMemory);
         }
         worker.thread.set_lean(self.evict);
@@ -85,7 +87,7 @@ impl Store {
         if worker.clearing.is_some() && self.go_on(worker)? {
             return Ok(true);
         }
-        if Pool::chunk_bytes_for(wanted) > self.limit() {
+        if !self.could_hold(wanted) {
             return Ok(false);
         }
         if Pool::is_large(wanted) { self.room_for_large(worker, wanted) } else { self.room_for_small(worker, wanted) }
@@ -198,7 +200,13 @@ impl Store {
     /// lists lie among small items.)
     pub(super) fn fit_bound(&self) {
         let segments = self.shape().lines() as usize / SEGMENT_LINES;
-        self.pool.set_bound(self.limit().saturating_add(Pool::chunk_bytes_of(segments + 1, SEGMENT_BLOCK)));
+        let table = Pool::chunk_bytes_of(segments + 1, SEGMENT_BLOCK);
+        self.pool.set_bound(self.limit().max(LEAST).saturating_add(table));
+    }
+
+    /// Whether a value of `bytes` has room once all else is gone.
+    fn could_hold(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.limit() && Pool::chunk_bytes_for(bytes) <= self.limit().max(LEAST)
     }
 
     /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free chunks. At most `most`

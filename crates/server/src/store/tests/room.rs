@@ -30,7 +30,7 @@ fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> s
             let cas = store.new_cas()?;
             let (key, value) = (key.as_bytes(), (&value[..], &[][..]));
             let content = Content { key, hash, value, flags: 0, expires: 0, bits: 0, cas, now: worker.now };
-            let tx = worker.begin_for(content.size())?;
+            let tx = stripe.begin(worker, content.size())?;
             match found {
                 Some(found) => stripe.replace(&tx, found, &content)?,
                 None => stripe.insert(&tx, &content)?,
@@ -158,6 +158,10 @@ fn threads_make_room_beside_each_other() {
                         _ => 100,
                     };
                     let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number == 5000 {
+                        // It takes all stripes, beside batches of evictions that take some.
+                        let _ = store.flush(&mut worker, None);
+                    }
                     store_sized(store, &mut worker, number, len).unwrap();
                 }
                 cleared.fetch_add(worker.counters.get(Counter::WindowsCleared), Ordering::Relaxed);
