@@ -156,7 +156,7 @@ impl Store {
         }
         let what = if let Ok(true) = result { Counter::WindowsCleared } else { Counter::WindowsKept };
         worker.counters.inc(what);
-        worker.rested = worker.rested.max(Instant::now() + 2 * work.took);
+        worker.rested = worker.rested.max(Instant::now() + 3 * work.took);
         result
     }
 
