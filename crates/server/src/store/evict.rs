@@ -11,7 +11,7 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use towa_epoch::{Cleared, Clearing, Survey};
+use towa_epoch::{Cleared, Clearing, Pool, Survey};
 
 use super::item::{FETCHED_MAX, Guess};
 use super::{Failure, Life, Locked, Store, Worker, stripe_of};
@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A window that is being cleared.
 pub(super) struct Work {
+    /// Bytes of the value that it is for.
+    wanted: usize,
     clearing: Clearing,
     /// The part to look at next, and what is to be evicted of those that were looked at.
     part: Option<usize>,
@@ -42,6 +44,13 @@ pub(super) struct Work {
     began: Instant,
     /// Time spent on it.
     took: Duration,
+}
+
+impl Work {
+    /// Whether its chunks are as many as a value of `bytes` takes.
+    pub(super) fn is_for(&self, bytes: usize) -> bool {
+        Pool::chunk_bytes_for(self.wanted) == Pool::chunk_bytes_for(bytes)
+    }
 }
 
 /// What may be an item.
@@ -135,12 +144,19 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Evicts all that lives in what was surveyed, and keeps its chunks for this worker's next allocation; `false` if it holds something else than
+    /// Evicts all that lives in what was surveyed for a value of `wanted` bytes, and keeps its chunks for this worker's next allocation; `false` if it holds something else than
     /// items, or changed hands: then it stays in use. [`Failure::NoLogSpace`]: for now; [`go_on`](Self::go_on) goes on.
-    pub(super) fn clear(&self, worker: &mut Worker, survey: &Survey) -> Result<bool, Failure> {
+    pub(super) fn clear(&self, worker: &mut Worker, survey: &Survey, wanted: usize) -> Result<bool, Failure> {
         let Some(clearing) = worker.thread.clear(survey) else { return Ok(false) };
-        worker.clearing =
-            Some(Work { clearing, part: Some(0), victims: Vec::new(), looks: 0, began: Instant::now(), took: Duration::ZERO });
+        worker.clearing = Some(Work {
+            wanted,
+            clearing,
+            part: Some(0),
+            victims: Vec::new(),
+            looks: 0,
+            began: Instant::now(),
+            took: Duration::ZERO,
+        });
         self.go_on(worker)
     }
 

@@ -84,7 +84,8 @@ impl Store {
     /// Evicts something so that the block that was refused to this worker can be had; `false` if nothing could be done.
     pub(super) fn make_room(&self, worker: &mut Worker) -> Result<bool, Failure> {
         let wanted = worker.thread.refused();
-        if worker.clearing.is_some() && self.go_on(worker)? {
+        // The window of another connection's request, for a value of another size, is left to that.
+        if worker.clearing.as_ref().is_some_and(|work| work.is_for(wanted)) && self.go_on(worker)? {
             return Ok(true);
         }
         if !self.could_hold(wanted) {
@@ -96,11 +97,11 @@ impl Store {
     fn room_for_small(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
         let victims = self.class_victims(worker, wanted);
         if !victims.is_empty() {
-            if worker.has_rested() {
+            if worker.clearing.is_none() && worker.has_rested() {
                 let loss = victims.iter().map(Candidate::loss).sum::<f64>() / victims.len() as f64;
                 let choice = self.best_window(worker, wanted).filter(|choice| choice.loss * BETTER < loss);
                 if let Some(choice) = choice
-                    && self.clear(worker, &choice.survey)?
+                    && self.clear(worker, &choice.survey, wanted)?
                 {
                     return Ok(true);
                 }
@@ -113,6 +114,9 @@ impl Store {
     }
 
     fn room_for_large(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        if worker.clearing.is_some() {
+            return self.any_window(worker, wanted);
+        }
         let mut choice = self.best_of(worker, wanted, LARGE, Pool::survey_large);
         let compares = choice.is_some() && worker.has_rested();
         if let (Some(own), true) = (&choice, compares) {
@@ -121,7 +125,7 @@ impl Store {
             choice = other.or(choice);
         }
         let cleared = match choice {
-            Some(choice) => self.clear(worker, &choice.survey)?,
+            Some(choice) => self.clear(worker, &choice.survey, wanted)?,
             None => false,
         };
         if cleared { Ok(true) } else { self.any_window(worker, wanted) }
@@ -129,9 +133,12 @@ impl Store {
 
     /// Clears the best window there is, or the next best one.
     fn any_window(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        if worker.clearing.is_some() && self.go_on(worker)? {
+            return Ok(true);
+        }
         for _ in 0..TRIES {
             if let Some(choice) = self.best_window(worker, wanted)
-                && self.clear(worker, &choice.survey)?
+                && self.clear(worker, &choice.survey, wanted)?
             {
                 return Ok(true);
             }

@@ -194,8 +194,9 @@ fn what_is_no_item_stays() {
             // Worse than any bytes: a copy of an item.
             let copied = store.lock(store.hash(key_of(number, 100).as_bytes()));
             let item = copied.find(key_of(number, 100).as_bytes()).unwrap().item;
-            // SAFETY: both blocks are of this size at least; theirs is ours.
+            // SAFETY: both blocks are of this size at least, and theirs is ours.
             unsafe { block.as_ptr().copy_from_nonoverlapping(item.block().as_ptr(), 160) };
+            // SAFETY: just written.
             theirs.push((block, unsafe { std::slice::from_raw_parts(block.as_ptr(), 160) }.to_vec()));
             tx.commit();
         }
