@@ -8,11 +8,12 @@
 //!     waits until each is another            slot = 0
 //! ```
 //!
-//! As with the epoch's end (`clock.rs`), one of the two sees the other: a transaction that is not waited for sees what was written. What those
-//! that are waited for did happened before the end of the grace.
+//! As with the epoch's end (`clock.rs`), one of the two sees the other: a transaction that is not waited for sees what
+//! was written. What those that are waited for did happened before the end of the grace.
 //!
-//! A thread that has begun another transaction in the same epoch looks as if it were in the old one, so the end may be seen late, at the latest
-//! when the epoch is over; it is never seen early. Transactions are shorter than the pauses between them, so a look or two finds a pause.
+//! A thread that has begun another transaction in the same epoch looks as if it were in the old one, so the end may be
+//! seen late, at the latest when the epoch is over; it is never seen early. Transactions are shorter than the pauses
+//! between them, so a look or two finds a pause.
 
 use crate::clock::{Announcement, Clock};
 
@@ -41,8 +42,8 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Transactions take something unless they see a flag. When the grace has passed that began after the flag was set, all that was taken is
-    /// seen, and no more is taken.
+    /// Transactions take something unless they see a flag. When the grace has passed that began after the flag was set,
+    /// all that was taken is seen, and no more is taken.
     #[test]
     fn nothing_is_taken_after_the_grace() {
         loom::model(|| {

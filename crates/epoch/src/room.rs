@@ -1,10 +1,11 @@
-//! Room in a full heap, for programs that can free things to get it: which blocks stand where, and how neighbouring chunks become free
-//! together (see `towa_heap::alloc`, evacuation).
+//! Room in a full heap, for programs that can free things to get it: which blocks stand where, and how neighbouring
+//! chunks become free together (see `towa_heap::alloc`, evacuation).
 //!
 //! What must always hold:
-//! - Nothing here says what a block holds. A program that gets an address asks its own structures, under its own locks, what is there.
-//! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction that makes free chunks of
-//!   a window begins after the window was seen to be free. Both are looked after here.
+//! - Nothing here says what a block holds. A program that gets an address asks its own structures, under its own locks,
+//!   what is there.
+//! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction
+//!   that makes free chunks of a window begins after the window was seen to be free. Both are looked after here.
 
 use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for};
 pub use towa_heap::alloc::{Space, Survey};
@@ -15,7 +16,8 @@ use crate::thread::Thread;
 use crate::tx::Marks;
 use crate::{Error, Result};
 
-/// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all as it was.
+/// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all
+/// as it was.
 #[derive(Debug)]
 #[must_use]
 pub struct Clearing {
@@ -36,8 +38,8 @@ pub enum Cleared {
 }
 
 impl Clearing {
-    /// Calls `each` with the address of each block in it that is live now: from its `from`-th part on, until about `most` blocks were looked
-    /// at. The part to go on with, or `None` when there is no other.
+    /// Calls `each` with the address of each block in it that is live now: from its `from`-th part on, until about
+    /// `most` blocks were looked at. The part to go on with, or `None` when there is no other.
     pub fn live(&self, from: usize, most: usize, mut each: impl FnMut(usize)) -> Option<usize> {
         self.pool.engine().heap.allocator().live_in(self.window.as_ref()?, from, most, &mut each)
     }
@@ -57,7 +59,8 @@ impl Pool {
         self.engine().heap.allocator().space()
     }
 
-    /// Lets allocations have at most `bytes` of chunks in use, but for those of threads that are [unbounded](Thread::set_unbounded).
+    /// Lets allocations have at most `bytes` of chunks in use, but for those of threads that are
+    /// [unbounded](Thread::set_unbounded).
     pub fn set_bound(&self, bytes: u64) {
         self.engine().heap.allocator().set_bound(bytes);
     }
@@ -67,12 +70,14 @@ impl Pool {
         self.engine().heap.allocator().chunk_bytes_left()
     }
 
-    /// Addresses of at most `most` live blocks of the kind that one of `size` bytes would be, of a slab picked by a random number.
+    /// Addresses of at most `most` live blocks of the kind that one of `size` bytes would be, of a slab picked by a
+    /// random number.
     pub fn sample_class(&self, size: usize, random: u64, most: usize, mut each: impl FnMut(usize)) {
         self.engine().heap.allocator().sample_class(size, random, most, &mut each);
     }
 
-    /// What stands in the chunks, at a place picked by a random number, that a block of `size` bytes would take where its kind has none.
+    /// What stands in the chunks, at a place picked by a random number, that a block of `size` bytes would take where
+    /// its kind has none.
     pub fn survey(&self, random: u64, size: usize) -> Option<Survey> {
         self.engine().heap.allocator().survey(random, size)
     }
@@ -104,8 +109,8 @@ impl Pool {
 }
 
 impl Thread {
-    /// Whether this thread's allocations fail as soon as nothing is at hand, rather than look everywhere: for a program that frees
-    /// something then.
+    /// Whether this thread's allocations fail as soon as nothing is at hand, rather than look everywhere: for a program
+    /// that frees something then.
     pub fn set_lean(&mut self, lean: bool) {
         self.cache.get_mut().set_lean(lean);
     }
@@ -120,8 +125,9 @@ impl Thread {
         self.refused.get()
     }
 
-    /// Begins to clear what was surveyed: none of it is given out from here on. The caller frees what is [live](Clearing::live) in it, then calls
-    /// [`settle`](Self::settle). `None` if something changed hands since the survey.
+    /// Begins to clear what was surveyed: none of it is given out from here on. The caller frees what is
+    /// [live](Clearing::live) in it, then calls [`settle`](Self::settle). `None` if something changed hands since the
+    /// survey.
     pub fn clear(&mut self, survey: &Survey) -> Option<Clearing> {
         let pool = self.pool().clone();
         let engine = pool.engine();

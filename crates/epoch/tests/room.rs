@@ -34,7 +34,8 @@ fn live(clearing: &Clearing) -> Vec<NonNull<u8>> {
     live
 }
 
-/// A chunk is free only when the transactions have ended that ran when its clearing began, and what is live in it is freed.
+/// A chunk is free only when the transactions have ended that ran when its clearing began, and what is live in it is
+/// freed.
 #[test]
 fn a_clearing_waits_for_running_transactions_and_for_what_is_live() {
     let pool = pool();

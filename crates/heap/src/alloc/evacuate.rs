@@ -1,8 +1,8 @@
 //! Evacuation: how neighbouring chunks become free together although other threads' caches hold free blocks of them.
 //!
-//! A slab whose blocks are all *in* is given up as a whole. Free blocks in another thread's cache are out, and no thread reaches into
-//! another's cache; so a slab can be free and never be wholly in. An owner that can free the live blocks of a slab, a
-//! cache that evicts, gets its chunks like this:
+//! A slab whose blocks are all *in* is given up as a whole. Free blocks in another thread's cache are out, and no
+//! thread reaches into another's cache; so a slab can be free and never be wholly in. An owner that can free the live
+//! blocks of a slab, a cache that evicts, gets its chunks like this:
 //!
 //! ```text
 //!   evacuate   under the class's lock: Known ──► Leaving; the flag in the slab's table entries        (free runs, large objects: held)
@@ -13,32 +13,37 @@
 //!   grant      the chunks are the caller's
 //! ```
 //!
-//! Why no block of the slab is given out after the grace. `pop` gives out a block only if the table entry bears its slab's seal and no flag,
-//! within a transaction. One that ran when the flag was set has ended. One that began later sees the flag: it announced itself, then looked at
-//! the entry; the evacuation set the flag, then looked for announcements, with the engine's barrier in between on both sides, so one
-//! of the two saw the other. Bins are refilled from listed slabs, and one that leaves is not listed. So from the grace on live blocks only become
-//! fewer, and a pass over the headers that finds each of them free, one after the other, finds all of them free together.
+//! Why no block of the slab is given out after the grace. `pop` gives out a block only if the table entry bears its
+//! slab's seal and no flag, within a transaction. One that ran when the flag was set has ended. One that began later
+//! sees the flag: it announced itself, then looked at the entry; the evacuation set the flag, then looked for
+//! announcements, with the engine's barrier in between on both sides, so one of the two saw the other. Bins are
+//! refilled from listed slabs, and one that leaves is not listed. So from the grace on live blocks only become fewer,
+//! and a pass over the headers that finds each of them free, one after the other, finds all of them free together.
 //!
-//! Why nothing comes back afterwards. What lies in bins when the slab is vacated, freed before or after the flag was set, bears the seal of a slab that is no more: no two slabs have one seal (it is drawn from a counter; a slab that an earlier
-//! process carved has the same with probability 2^-64). `pop` and `flush_bin` forget such blocks; `vacate` has taken them out of the count of
-//! blocks that are out. Whoever puts a block into a slab does so under the class's lock, under which entry and slab agree.
+//! Why nothing comes back afterwards. What lies in bins when the slab is vacated, freed before or after the flag was
+//! set, bears the seal of a slab that is no more: no two slabs have one seal (it is drawn from a counter; a slab that
+//! an earlier process carved has the same with probability 2^-64). `pop` and `flush_bin` forget such blocks; `vacate`
+//! has taken them out of the count of blocks that are out. Whoever puts a block into a slab does so under the class's
+//! lock, under which entry and slab agree.
 //!
-//! **The epoch rule.** Each header found free was written in some epoch n, with release; the pass ends with an acquire fence, and the
-//! epoch is asked for after it: the clock showed n before that header was written, so the answer is at least n. `settle` refuses an
-//! older transaction: a thread may have written a header and not have given the block back yet, so the slab's epoch, which
-//! is what `remove_empty` goes by, does not tell. So what
-//! the new tenant's transactions write comes after all that the old tenants' wrote, in every epoch.
+//! **The epoch rule.** Each header found free was written in some epoch n, with release; the pass ends with an acquire
+//! fence, and the epoch is asked for after it: the clock showed n before that header was written, so the answer is at
+//! least n. `settle` refuses an older transaction: a thread may have written a header and not have given the block back
+//! yet, so the slab's epoch, which is what `remove_empty` goes by, does not tell. So what the new tenant's transactions
+//! write comes after all that the old tenants' wrote, in every epoch.
 //!
-//! **Undoable transactions.** A block freed in one reads as free and may become live again. One that ran when the flag was set has
-//! ended before the grace. One that frees a block of a slab that leaves calls the evacuation off before it writes the header:
-//! `vacate`, which comes first or finds no ticket, has then seen the block live. Slabs of an undoable transaction that has not ended (`HELD`) cannot leave.
-//! Large objects come free when the transaction that freed them commits.
+//! **Undoable transactions.** A block freed in one reads as free and may become live again. One that ran when the flag
+//! was set has ended before the grace. One that frees a block of a slab that leaves calls the evacuation off before it
+//! writes the header: `vacate`, which comes first or finds no ticket, has then seen the block live. Slabs of an
+//! undoable transaction that has not ended (`HELD`) cannot leave. Large objects come free when the transaction that
+//! freed them commits.
 //!
-//! **A crash** at any step: all but the headers is DRAM's. Before the epoch of `settle` the slab is a slab, with the headers of that epoch;
-//! from it on its header says free, and so it is. A slab that is vacated while others of its window are not is free chunks by itself.
+//! **A crash** at any step: all but the headers is DRAM's. Before the epoch of `settle` the slab is a slab, with the
+//! headers of that epoch; from it on its header says free, and so it is. A slab that is vacated while others of its
+//! window are not is free chunks by itself.
 //!
-//! **In vain**: the owner cannot free some block, which is not its own. `put_back` lists the slabs again, and blocks in bins are good again: a block
-//! that was given back meanwhile left its bin for it.
+//! **In vain**: the owner cannot free some block, which is not its own. `put_back` lists the slabs again, and blocks in
+//! bins are good again: a block that was given back meanwhile left its bin for it.
 //!
 //! Slabs not scanned since opening are scanned first. Damaged blocks count as live, so their slab stays.
 
@@ -74,8 +79,8 @@ enum Part {
 }
 
 impl Window {
-    /// Whether blocks were handed out from it without a look at its table entry by transactions that ran when it began: whether those
-    /// have to end before it can be settled.
+    /// Whether blocks were handed out from it without a look at its table entry by transactions that ran when it began:
+    /// whether those have to end before it can be settled.
     pub fn needs_grace(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Slab { .. }))
     }
@@ -86,8 +91,8 @@ impl Window {
 }
 
 impl Allocator {
-    /// Begins to evacuate what was surveyed: no block and no chunk of it is given out from here on. `None` if something changed hands
-    /// since.
+    /// Begins to evacuate what was surveyed: no block and no chunk of it is given out from here on. `None` if something
+    /// changed hands since.
     pub fn evacuate(&self, survey: &Survey) -> Option<Window> {
         let mut window = Window { parts: Vec::with_capacity(survey.tenants.len()) };
         for tenant in &survey.tenants {
@@ -137,8 +142,8 @@ impl Allocator {
         Some(Part::Slab { slab, ticket, quiet: None })
     }
 
-    /// Calls `each` with the addresses of the live blocks of a window, from its `from`-th part on until `most` blocks were looked at; the part to
-    /// go on with, or `None` when there is no other.
+    /// Calls `each` with the addresses of the live blocks of a window, from its `from`-th part on until `most` blocks
+    /// were looked at; the part to go on with, or `None` when there is no other.
     pub fn live_in(&self, window: &Window, from: usize, most: usize, each: &mut dyn FnMut(usize)) -> Option<usize> {
         let mut looked = 0;
         for (at, part) in window.parts.iter().enumerate().skip(from) {
@@ -165,8 +170,8 @@ impl Allocator {
         None
     }
 
-    /// Looks which slabs of a window have no live block any more; whether all is free, or can be. After the grace. `epoch` tells the epoch that
-    /// transactions join now.
+    /// Looks which slabs of a window have no live block any more; whether all is free, or can be. After the grace.
+    /// `epoch` tells the epoch that transactions join now.
     pub fn inspect(&self, window: &mut Window, epoch: impl Fn() -> u64) -> bool {
         let mut all = true;
         for part in &mut window.parts {
@@ -267,7 +272,8 @@ impl Allocator {
         }
     }
 
-    /// An undoable transaction is about to free a block of a slab that leaves: it must not, for the block may come back.
+    /// An undoable transaction is about to free a block of a slab that leaves: it must not, for the block may come
+    /// back.
     #[cold]
     #[inline(never)]
     pub(super) fn call_off(&self, slab: &SlabChunk) {

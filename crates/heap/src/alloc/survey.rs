@@ -112,8 +112,8 @@ impl Allocator {
         }
     }
 
-    /// Calls `each` with the addresses of at most `most` live blocks of the class of `size`, from a slab picked by a random number. They may be
-    /// freed at any time.
+    /// Calls `each` with the addresses of at most `most` live blocks of the class of `size`, from a slab picked by a
+    /// random number. They may be freed at any time.
     pub fn sample_class(&self, size: usize, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
         if size > SMALL_MAX {
             return;
@@ -147,8 +147,8 @@ impl Allocator {
         matches!(seen, Seen::Free(_) | Seen::Unwritten)
     }
 
-    /// What stands in the chunks, from a place picked by a random number on, that would do for a block of `size`. `None` if there are too few, or
-    /// one of them is about to change hands.
+    /// What stands in the chunks, from a place picked by a random number on, that would do for a block of `size`.
+    /// `None` if there are too few, or one of them is about to change hands.
     pub fn survey(&self, random: u64, size: usize) -> Option<Survey> {
         let wanted = chunks_for(size);
         let frontier = ((self.frontier() - self.geo.data) / CHUNK) as u32;
@@ -156,7 +156,8 @@ impl Allocator {
         self.survey_from((random % u64::from(places)) as u32, wanted)
     }
 
-    /// The same of some large object, picked by a random number, that would do for one of `size` and is not much larger.
+    /// The same of some large object, picked by a random number, that would do for one of `size` and is not much
+    /// larger.
     pub fn survey_large(&self, random: u64, size: usize) -> Option<Survey> {
         let wanted = chunks_for(size);
         let runs = self.runs.lock();

@@ -1,10 +1,11 @@
 //! Evicting: items known by their addresses, in batches, and windows of chunks as a whole.
 //!
 //! What must always hold:
-//! - A candidate is a guess, read without a lock. Only an item that hangs in its chain, found there by its address under its stripe's lock, is
-//!   evicted; so whatever the guess was, the table's segments or another program's object are never taken for an item.
-//! - The stripes of a batch are locked in ascending order, as `flush` locks all of them: a thread never waits for a stripe while it holds a
-//!   higher one.
+//! - A candidate is a guess, read without a lock. Only an item that hangs in its chain, found there by its address
+//!   under its stripe's lock, is evicted; so whatever the guess was, the table's segments or another program's object
+//!   are never taken for an item.
+//! - The stripes of a batch are locked in ascending order, as `flush` locks all of them: a thread never waits for a
+//!   stripe while it holds a higher one.
 //! - A batch is one transaction, and short: some dozens of stripes, for a tenth of a millisecond.
 
 use std::cmp::{Ordering, Reverse};
@@ -59,12 +60,14 @@ pub(super) struct Candidate {
     pub(super) address: u64,
     hash: u64,
     cas: u64,
-    /// Seconds since its last access, and one more; fewer by half for each of its first reads. What was read again is likely to be read again.
+    /// Seconds since its last access, and one more; fewer by half for each of its first reads. What was read again is
+    /// likely to be read again.
     idle: f32,
 }
 
 impl Candidate {
-    /// Orders what should go first before what should stay: by how long it was not accessed, then by when it was stored.
+    /// Orders what should go first before what should stay: by how long it was not accessed, then by when it was
+    /// stored.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         other.idle.total_cmp(&self.idle).then(self.cas.cmp(&other.cas)).then(self.address.cmp(&other.address))
     }
@@ -144,8 +147,9 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Evicts all that lives in what was surveyed for a value of `wanted` bytes, and keeps its chunks for this worker's next allocation; `false` if it holds something else than
-    /// items, or changed hands: then it stays in use. [`Failure::NoLogSpace`]: for now; [`go_on`](Self::go_on) goes on.
+    /// Evicts all that lives in what was surveyed for a value of `wanted` bytes, and keeps its chunks for this worker's
+    /// next allocation; `false` if it holds something else than items, or changed hands: then it stays in use.
+    /// [`Failure::NoLogSpace`]: for now; [`go_on`](Self::go_on) goes on.
     pub(super) fn clear(&self, worker: &mut Worker, survey: &Survey, wanted: usize) -> Result<bool, Failure> {
         let Some(clearing) = worker.thread.clear(survey) else { return Ok(false) };
         worker.clearing = Some(Work {

@@ -1,18 +1,21 @@
 //! Making room: the `-m` limit, the full heap, and what to evict.
 //!
-//! `-m` bounds the chunks that items take, free blocks in them included, as memcached's bounds its slab pages; the table comes on top. While
-//! there are chunks below the bound, nothing is evicted. After that a value that finds no free block of its class takes the place
+//! `-m` bounds the chunks that items take, free blocks in them included, as memcached's bounds its slab pages; the
+//! table comes on top. While there are chunks below the bound, nothing is evicted. After that a value that finds no
+//! free block of its class takes the place
 //!
-//! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room for one value.
-//!   (Reads since it was stored count: what was read again is likely to be read again.)
-//! - or of a whole *window*: neighbouring chunks, cleared of all that lives in them (`evict.rs`), where its class has nothing to give up, or where what
-//!   it would give up was accessed more recently than what lives in the window. That is how memory moves between sizes.
+//! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room
+//!   for one value. (Reads since it was stored count: what was read again is likely to be read again.)
+//! - or of a whole *window*: neighbouring chunks, cleared of all that lives in them (`evict.rs`), where its class has
+//!   nothing to give up, or where what it would give up was accessed more recently than what lives in the window. That
+//!   is how memory moves between sizes.
 //!
-//! Eviction is sampled LRU: no list to maintain means that a read costs no lock but its own stripe's, and that nothing about
-//! recency has to be durable. Samples are read without a lock, and may be wrong about everything: `evict` looks again.
+//! Eviction is sampled LRU: no list to maintain means that a read costs no lock but its own stripe's, and that nothing
+//! about recency has to be durable. Samples are read without a lock, and may be wrong about everything: `evict` looks
+//! again.
 //!
-//! Windows are compared now and then only ([`Worker::rested`]), and clearing them takes at most a quarter of a worker's time: a
-//! request may always be served by its class, once that has anything.
+//! Windows are compared now and then only ([`Worker::rested`]), and clearing them takes at most a quarter of a worker's
+//! time: a request may always be served by its class, once that has anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +28,8 @@ use super::table::{SEGMENT_BLOCK, SEGMENT_LINES, STRIPES};
 use super::{Failure, Life, Store, Worker};
 use crate::counters::Counter;
 
-/// Chunks are not bounded below this, however small `-m` is: some kinds of slabs take a mebibyte. (memcached gives each class a page in any case.)
+/// Chunks are not bounded below this, however small `-m` is: some kinds of slabs take a mebibyte. (memcached gives each
+/// class a page in any case.)
 const LEAST: u64 = 4 << 20;
 /// Rounds of eviction for one request. One is enough but for accidents.
 const ROUNDS: usize = 8;
@@ -201,8 +205,8 @@ impl Store {
         each * survey.live_bytes() as f64 / Pool::chunk_bytes_for(wanted) as f64
     }
 
-    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, and the root, which is of their size. (Its
-    /// lists lie among small items.)
+    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, and the
+    /// root, which is of their size. (Its lists lie among small items.)
     pub(super) fn fit_bound(&self) {
         let segments = self.shape().lines() as usize / SEGMENT_LINES;
         let table = Pool::chunk_bytes_of(segments + 1, SEGMENT_BLOCK);
@@ -214,8 +218,8 @@ impl Store {
         bytes as u64 <= self.limit() && Pool::chunk_bytes_for(bytes) <= self.limit().max(LEAST)
     }
 
-    /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free chunks. At most `most`
-    /// windows; whether there is more to do.
+    /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free
+    /// chunks. At most `most` windows; whether there is more to do.
     pub(super) fn shrink(&self, worker: &mut Worker, most: usize) -> Result<bool, Failure> {
         for _ in 0..most {
             if worker.clearing.is_some() {
@@ -249,8 +253,8 @@ impl Store {
         }
     }
 
-    /// Removes the expired and flushed items of lines `stripe`, `stripe + 1024`, ... from `from` on; `None` when all are done,
-    /// else where to go on. At most `most` lines, one transaction.
+    /// Removes the expired and flushed items of lines `stripe`, `stripe + 1024`, ... from `from` on; `None` when all
+    /// are done, else where to go on. At most `most` lines, one transaction.
     pub(super) fn crawl_stripe(&self, worker: &mut Worker, stripe: usize, from: u64, most: u64) -> Result<Option<u64>, Failure> {
         let mut locked = self.lock(stripe as u64);
         let lines = locked.shape.lines();

@@ -76,7 +76,8 @@ fn phase(store: &Store, worker: &mut Worker, numbers: std::ops::Range<u32>, len:
     assert!(verify_values(store)[&len] > 0);
 }
 
-/// Full of small values, then larger ones, up to a megabyte, then small ones again; a crash at any time, and all is sound.
+/// Full of small values, then larger ones, up to a megabyte, then small ones again; a crash at any time, and all is
+/// sound.
 #[test]
 fn values_of_all_sizes_take_each_others_place() {
     let dir = tempfile::tempdir().unwrap();
