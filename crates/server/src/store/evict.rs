@@ -27,6 +27,8 @@ const LIVE_AT_ONCE: usize = 8192;
 const REMOVAL: usize = 3 * 64;
 /// Looks at a window before it is given up: what transactions were just storing in it is found by the second.
 const LOOKS: usize = 4;
+/// A worker that cleared a window compares others only after so many times as long as that took.
+const REST_FACTOR: u32 = 9;
 /// How long a worker clears a window at a time, and a batch more; then its other connections have their turns.
 const SLICE: Duration = Duration::from_micros(500);
 /// How long a window waits for a transaction that does not end; its thread has lost its core.
@@ -176,7 +178,7 @@ impl Store {
         }
         let what = if let Ok(true) = result { Counter::WindowsCleared } else { Counter::WindowsKept };
         worker.counters.inc(what);
-        worker.rested = worker.rested.max(Instant::now() + 3 * work.took);
+        worker.rested = worker.rested.max(Instant::now() + REST_FACTOR * work.took);
         result
     }
 

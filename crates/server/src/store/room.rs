@@ -14,7 +14,7 @@
 //! about recency has to be durable. Samples are read without a lock, and may be wrong about everything: `evict` looks
 //! again.
 //!
-//! Windows are compared now and then only ([`Worker::rested`]), and clearing them takes at most a quarter of a worker's
+//! Windows are compared now and then only ([`Worker::rested`]), and clearing them takes at most a tenth of a worker's
 //! time: a request may always be served by its class, once that has anything.
 
 use std::sync::Arc;
