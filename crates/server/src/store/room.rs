@@ -36,9 +36,9 @@ const ROUNDS: usize = 8;
 /// Slabs of the class that are looked at for victims, and blocks in each.
 const SLABS: usize = 10;
 const PER_SLAB: usize = 8;
-/// Victims at a time: of as many as make up these bytes, eight at most.
+/// Victims at a time: of as many as make up these bytes, sixteen at most.
 const BATCH_BYTES: usize = 8 << 10;
-const BATCH_MAX: usize = 8;
+const BATCH_MAX: usize = 16;
 /// Windows compared when one is wanted.
 const WINDOWS: usize = 12;
 /// Large objects compared as victims.
