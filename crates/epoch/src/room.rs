@@ -7,7 +7,7 @@
 //! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction
 //!   that makes free chunks of a window begins after the window was seen to be free. Both are looked after here.
 
-use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for};
+use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
 pub use towa_heap::alloc::{Space, Survey};
 
 use crate::grace::Grace;
@@ -33,8 +33,10 @@ pub enum Cleared {
     Yes,
     /// Something in them is live.
     NotYet,
-    /// A transaction that ran when it began has not ended, or the log has no space now.
+    /// A transaction that ran when it began has not ended.
     Wait,
+    /// The log has no space now.
+    NoLogSpace,
 }
 
 impl Clearing {
@@ -102,6 +104,12 @@ impl Pool {
         count.div_ceil(blocks_in_chunks_for(size)) as u64 * Self::chunk_bytes_for(size)
     }
 
+    /// Whether blocks of `one` and of `other` bytes take each other's places: of a slab of the same class, or both with chunks of
+    /// their own.
+    pub fn is_same_kind(one: usize, other: usize) -> bool {
+        class_for(one) == class_for(other)
+    }
+
     /// Whether a block of `size` bytes has chunks of its own.
     pub fn is_large(size: usize) -> bool {
         size > SMALL_MAX
@@ -155,7 +163,7 @@ impl Thread {
         if !allocator.inspect(window, || engine.clock.epoch()) {
             return Ok(Cleared::NotYet);
         }
-        let Some(tx) = self.try_begin_reserving(0)? else { return Ok(Cleared::Wait) };
+        let Some(tx) = self.try_begin_reserving(0)? else { return Ok(Cleared::NoLogSpace) };
         let free = allocator.settle(window, &Marks::of(&tx));
         tx.commit();
         if !free {

@@ -47,7 +47,7 @@ pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, heade
 pub use evacuate::Window;
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
-pub use survey::{Space, Survey, blocks_in_chunks_for, chunks_for};
+pub use survey::{Space, Survey, blocks_in_chunks_for, chunks_for, class_for};
 
 use cache::{Spare, batch};
 use header::{Kind, Seen};

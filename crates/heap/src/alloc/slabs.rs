@@ -329,9 +329,11 @@ impl Central {
     pub(super) fn any(&self, random: u64) -> Option<u32> {
         let count = self.slabs.len();
         let start = random as usize % count.max(1);
+        // Where most places are vacant, more of them are looked at.
+        let looks = LOOKED_AT_MAX * count.div_ceil((count - self.vacant.len()).max(1));
         let order = self.slabs[start..].iter().chain(&self.slabs[..start]);
         let wanted = |slab: &&Slab| !matches!(slab.state, State::Vacant | State::Leaving) && slab.ins < self.blocks();
-        order.take(LOOKED_AT_MAX).find(wanted).map(|slab| slab.head)
+        order.take(looks).find(wanted).map(|slab| slab.head)
     }
 
     /// Blocks that are in.

@@ -82,6 +82,11 @@ pub fn chunks_for(size: usize) -> u32 {
     }
 }
 
+/// The class of slabs that has blocks of `size` bytes; `None` for those that have chunks of their own.
+pub fn class_for(size: usize) -> Option<usize> {
+    (size <= SMALL_MAX).then(|| class_of(size + BLOCK_HEADER))
+}
+
 /// How many blocks of `size` bytes those chunks hold.
 pub fn blocks_in_chunks_for(size: usize) -> usize {
     if size > SMALL_MAX { 1 } else { usize::from(SLAB_BLOCKS[class_of(size + BLOCK_HEADER)]) }

@@ -31,6 +31,8 @@ const LOOKS: usize = 4;
 const REST_FACTOR: u32 = 9;
 /// How long a worker clears a window at a time, and a batch more; then its other connections have their turns.
 const SLICE: Duration = Duration::from_micros(500);
+/// After so long without a step a window is given back. Requests that wait for others' turns come back sooner.
+const FORGOTTEN: Duration = Duration::from_millis(100);
 /// How long a window waits for a transaction that does not end; its thread has lost its core.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -44,7 +46,10 @@ pub(super) struct Work {
     victims: Vec<Candidate>,
     /// How often all parts were looked at in vain.
     looks: usize,
-    began: Instant,
+    /// Since when it waits for a transaction that does not end.
+    waits: Option<Instant>,
+    /// When it was last worked on.
+    stepped: Instant,
     /// Time spent on it.
     took: Duration,
 }
@@ -53,6 +58,11 @@ impl Work {
     /// Whether its chunks are as many as a value of `bytes` takes.
     pub(super) fn is_for(&self, bytes: usize) -> bool {
         Pool::chunk_bytes_for(self.wanted) == Pool::chunk_bytes_for(bytes)
+    }
+
+    /// Whether the request that it is for does not come back: it found room elsewhere, or its client has left.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.stepped.elapsed() > FORGOTTEN
     }
 }
 
@@ -160,7 +170,8 @@ impl Store {
             part: Some(0),
             victims: Vec::new(),
             looks: 0,
-            began: Instant::now(),
+            waits: None,
+            stepped: Instant::now(),
             took: Duration::ZERO,
         });
         self.go_on(worker)
@@ -171,6 +182,7 @@ impl Store {
         let Some(mut work) = worker.clearing.take() else { return Ok(false) };
         let began = Instant::now();
         let result = self.work_on(worker, &mut work, began + SLICE);
+        work.stepped = Instant::now();
         work.took += began.elapsed();
         if let Err(Failure::NoLogSpace) = result {
             worker.clearing = Some(work);
@@ -203,7 +215,8 @@ impl Store {
                     work.looks += 1;
                     work.part = Some(0);
                 }
-                Cleared::Wait if work.began.elapsed() < PATIENCE => return Err(worker.pause()),
+                Cleared::NoLogSpace => return Err(worker.want_log(0)),
+                Cleared::Wait if work.waits.get_or_insert_with(Instant::now).elapsed() < PATIENCE => return Err(worker.pause()),
                 Cleared::Wait => return Ok(false),
             }
         }

@@ -31,6 +31,7 @@ impl Store {
                 return Ok(false);
             }
             self.roots.provide_segment(thread, &self.table, level, index)?;
+            self.fit_bound();
         }
         let shape = Shape { bits, splitting: true };
         self.roots.put_shape(thread, shape)?;

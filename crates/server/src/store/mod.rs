@@ -33,7 +33,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use towa_epoch::{Mode, Pool, Thread, Tx};
 
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::error::Result;
 pub use check::{StoreReport, check};
 use item::Item;
@@ -167,6 +167,20 @@ impl Worker {
         Failure::NoLogSpace
     }
 
+    /// The request at hand is to be carried out again when the log has space for `bytes`.
+    fn want_log(&mut self, bytes: usize) -> Failure {
+        self.wanted_log = Some(bytes);
+        Failure::NoLogSpace
+    }
+
+    /// Gives a window back that no request goes on with.
+    fn drop_forgotten_window(&mut self) {
+        if self.clearing.as_ref().is_some_and(evict::Work::is_forgotten) {
+            self.clearing = None;
+            self.counters.inc(Counter::WindowsKept);
+        }
+    }
+
     /// Whether it may compare windows again. If so, it does, and rests from that.
     fn has_rested(&mut self) -> bool {
         let now = Instant::now();
@@ -247,6 +261,8 @@ pub struct Store {
     limit: AtomicU64,
     /// Evict when full; else refuse (`-M`).
     evict: bool,
+    /// Other programs have objects in the pool.
+    shares_pool: AtomicBool,
     /// Upkeep is wanted: the table is too small, or a crawl was asked for.
     wake: upkeep::Wake,
     crawl: AtomicBool,
@@ -273,6 +289,7 @@ impl Store {
             locks: (0..STRIPES).map(|_| Lock::default()).collect(),
             limit: AtomicU64::new(limit),
             evict,
+            shares_pool: AtomicBool::new(false),
             wake: upkeep::Wake::default(),
             crawl: AtomicBool::new(false),
             crawler_enabled: AtomicBool::new(true),
@@ -407,6 +424,7 @@ impl Store {
     /// Carries out a flush whose time has come; called once per batch of requests, before any of them. Where the log has no space for
     /// it, the worker stores nothing until it has.
     pub fn tick(&self, worker: &mut Worker) -> std::result::Result<(), Failure> {
+        worker.drop_forgotten_window();
         let at = self.flush_at.load(Ordering::Relaxed);
         if !self.flush_due(worker.now) {
             return Ok(());

@@ -18,13 +18,14 @@
 //! time: a request may always be served by its class, once that has anything.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use towa_epoch::{Pool, Survey};
 
 use super::evict::Candidate;
 use super::item::Item;
-use super::table::{SEGMENT_BLOCK, SEGMENT_LINES, STRIPES};
+use super::table::{SEGMENT_BLOCK, STRIPES};
 use super::{Failure, Life, Store, Worker};
 use crate::counters::Counter;
 
@@ -69,25 +70,31 @@ impl Store {
             return Err(Failure::NoMemory);
         }
         worker.thread.set_lean(self.evict);
-        let mut result = attempt(worker);
+        // What is beyond the limit is not tried; the block that it lacks is about as large as what it stores.
+        let mut attempt = |worker: &mut Worker, store: &Store| match store.is_over(bytes) {
+            true => Err((Failure::NoMemory, bytes)),
+            false => attempt(worker).map_err(|failure| (failure, worker.thread.refused())),
+        };
+        let mut result = attempt(worker, self);
         for _ in 0..ROUNDS {
-            if !self.evict || !matches!(result, Err(Failure::NoMemory)) || !self.make_room(worker)? {
+            let Err((Failure::NoMemory, wanted)) = result else { break };
+            if !self.evict || !self.make_room(worker, wanted)? {
                 break;
             }
-            result = attempt(worker);
+            result = attempt(worker, self);
             worker.thread.release_cleared();
         }
-        if self.evict && matches!(result, Err(Failure::NoMemory)) {
+        if self.evict && matches!(result, Err((Failure::NoMemory, _))) {
             // Before it is refused: free blocks may lie where they are seldom looked for.
             worker.thread.set_lean(false);
-            result = attempt(worker);
+            result = attempt(worker, self);
         }
-        result
+        result.map_err(|(failure, _)| failure)
     }
 
-    /// Evicts something so that the block that was refused to this worker can be had; `false` if nothing could be done.
-    pub(super) fn make_room(&self, worker: &mut Worker) -> Result<bool, Failure> {
-        let wanted = worker.thread.refused();
+    /// Evicts something so that a block of `wanted` bytes can be had; `false` if nothing could be done.
+    pub(super) fn make_room(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        worker.drop_forgotten_window();
         // The window of another connection's request, for a value of another size, is left to that.
         if worker.clearing.as_ref().is_some_and(|work| work.is_for(wanted)) && self.go_on(worker)? {
             return Ok(true);
@@ -99,10 +106,12 @@ impl Store {
     }
 
     fn room_for_small(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        let victims = self.class_victims(worker, wanted);
+        let count = (BATCH_BYTES / wanted.max(1)).clamp(1, BATCH_MAX);
+        let victims = self.class_victims(worker, wanted, count);
         if !victims.is_empty() {
             if worker.clearing.is_none() && worker.has_rested() {
-                let loss = victims.iter().map(Candidate::loss).sum::<f64>() / victims.len() as f64;
+                let first = &victims[..count.min(victims.len())];
+                let loss = first.iter().map(Candidate::loss).sum::<f64>() / first.len() as f64;
                 let choice = self.best_window(worker, wanted).filter(|choice| choice.loss * BETTER < loss);
                 if let Some(choice) = choice
                     && self.clear(worker, &choice.survey, wanted)?
@@ -110,8 +119,13 @@ impl Store {
                     return Ok(true);
                 }
             }
-            if self.evict(worker, victims)? > 0 {
-                return Ok(true);
+            // What looks oldest may be no item.
+            let mut victims = victims;
+            while !victims.is_empty() {
+                let rest = victims.split_off(count.min(victims.len()));
+                if self.evict(worker, std::mem::replace(&mut victims, rest))? > 0 {
+                    return Ok(true);
+                }
             }
         }
         self.any_window(worker, wanted)
@@ -150,9 +164,8 @@ impl Store {
         Ok(false)
     }
 
-    /// The least recently accessed of some items whose blocks would do for one of `wanted` bytes.
-    fn class_victims(&self, worker: &mut Worker, wanted: usize) -> Vec<Candidate> {
-        let count = (BATCH_BYTES / wanted.max(1)).clamp(1, BATCH_MAX);
+    /// Some items whose blocks would do for one of `wanted` bytes, those first that were not accessed for longest: enough to find `count`.
+    fn class_victims(&self, worker: &mut Worker, wanted: usize, count: usize) -> Vec<Candidate> {
         let mut found = Vec::with_capacity(SLABS * PER_SLAB);
         for _ in 0..SLABS.min(2 + count) {
             let random = worker.random();
@@ -160,7 +173,10 @@ impl Store {
         }
         found.sort_unstable_by(Candidate::order);
         found.dedup_by_key(|candidate| candidate.address);
-        found.truncate(count);
+        if Pool::is_same_kind(wanted, SEGMENT_BLOCK) {
+            // The table's segments are blocks of this kind, and look dead or older than any item.
+            found.retain(|candidate| !self.roots.stand_in((candidate.address as usize, candidate.address as usize + 1)));
+        }
         found
     }
 
@@ -207,10 +223,18 @@ impl Store {
 
     /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, and the
     /// root, which is of their size. (Its lists lie among small items.)
+    ///
+    /// Where other programs have objects in the pool, how many chunks theirs take is not known: then `-m` bounds the bytes of items.
     pub(super) fn fit_bound(&self) {
-        let segments = self.shape().lines() as usize / SEGMENT_LINES;
-        let table = Pool::chunk_bytes_of(segments + 1, SEGMENT_BLOCK);
-        self.pool.set_bound(self.limit().max(LEAST).saturating_add(table));
+        let shared = self.pool.root_names().iter().any(|name| name != super::ROOT);
+        self.shares_pool.store(shared, Ordering::Relaxed);
+        let table = Pool::chunk_bytes_of(self.table.segments() + 1, SEGMENT_BLOCK);
+        self.pool.set_bound(if shared { u64::MAX } else { self.limit().max(LEAST).saturating_add(table) });
+    }
+
+    /// Whether `bytes` more of items would be too many, where items are counted and not chunks.
+    fn is_over(&self, bytes: usize) -> bool {
+        self.shares_pool.load(Ordering::Relaxed) && self.bytes() + bytes as u64 > self.limit()
     }
 
     /// Whether a value of `bytes` has room once all else is gone.
@@ -227,7 +251,9 @@ impl Store {
                 worker.thread.release_cleared();
             }
             let space = self.pool.space();
-            if !self.evict || space.in_use <= space.bound || !self.any_window(worker, 1)? {
+            // Other programs may take chunks, too: the items do not all go for them.
+            let has_many = self.bytes() > self.limit() / 2;
+            if !self.evict || space.in_use <= space.bound || !has_many || !self.any_window(worker, 1)? {
                 return Ok(false);
             }
             worker.thread.release_cleared();

@@ -21,7 +21,7 @@
 //! in transactions that the stripe's lock encloses.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use towa_epoch::Tx;
 
@@ -93,6 +93,7 @@ pub struct Found {
 /// the number of segments (one per 7168 buckets).
 pub struct Table {
     segments: Box<[AtomicPtr<Line>]>,
+    count: AtomicUsize,
     shape: AtomicU32,
 }
 
@@ -105,7 +106,7 @@ impl Table {
         // 8 MiB of address space, zeroed by the kernel as it is touched: hence no loop over the entries.
         // SAFETY: all-zero bytes are null pointers.
         let segments = unsafe { Box::<[AtomicPtr<Line>]>::new_zeroed_slice(count).assume_init() };
-        let table = Table { segments, shape: AtomicU32::new(0) };
+        let table = Table { segments, count: AtomicUsize::new(0), shape: AtomicU32::new(0) };
         table.set_shape(shape);
         table
     }
@@ -125,7 +126,14 @@ impl Table {
 
     /// Publishes where segment `index` is.
     pub fn set_segment(&self, index: usize, block: NonNull<u8>) {
-        self.segments[index].store(align_to_line(block).as_ptr().cast(), Ordering::Release);
+        if self.segments[index].swap(align_to_line(block).as_ptr().cast(), Ordering::Release).is_null() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many segments there are, those of a doubling that is not complete among them.
+    pub fn segments(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Line `index`, whose segment was published.

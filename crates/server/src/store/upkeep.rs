@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::root::CAS_RESERVE;
-use super::table::{BITS_MAX, BUCKETS, STRIPES};
+use super::table::{BITS_MAX, BUCKETS, SEGMENT_BLOCK, STRIPES};
 use super::{Failure, Store, Worker};
 use crate::clock::Clock;
 use crate::error::{Result, io};
@@ -141,6 +141,7 @@ impl Keeper {
 
     fn round(&mut self) -> std::result::Result<(), Failure> {
         self.store.tick(&mut self.worker)?;
+        self.store.fit_bound();
         self.shrink()?;
         self.keep_cas_ids()?;
         self.grow()?;
@@ -199,7 +200,7 @@ impl Keeper {
                 match error {
                     // Full to the heap's end: a window that items give up makes room for a segment.
                     towa_epoch::Error::OutOfSpace { .. } => {
-                        if self.store.evicts() && !matches!(self.store.make_room(&mut self.worker), Ok(false)) {
+                        if self.store.evicts() && !matches!(self.store.make_room(&mut self.worker, SEGMENT_BLOCK), Ok(false)) {
                             self.grow_after = Instant::now();
                         }
                         Ok(())

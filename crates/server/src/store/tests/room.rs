@@ -263,3 +263,75 @@ fn a_lower_limit_gives_chunks_back() {
     assert!((LIMIT / 3..=LIMIT / 2).contains(&store.bytes()), "{} bytes", store.bytes());
     verify_values(&store);
 }
+
+/// Values of the size of the table's segments take each other's place as all others do.
+#[test]
+fn values_as_large_as_a_segment_of_the_table_cost_no_windows() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = durable(dir.path());
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let mut number = 0;
+    let mut store_some = |worker: &mut Worker, len, count| {
+        for _ in 0..count {
+            store_sized(&store, worker, number, len).unwrap();
+            number += 1;
+        }
+    };
+    store_some(&mut worker, table::SEGMENT_BLOCK - 200, 100);
+    worker.now += 100;
+    store_some(&mut worker, 40, 150_000);
+    worker.now += 1;
+    let before = worker.counters.get(Counter::WindowsCleared);
+    store_some(&mut worker, table::SEGMENT_BLOCK - 200, 300);
+    let cleared = worker.counters.get(Counter::WindowsCleared) - before;
+    assert!(cleared < 60, "{cleared} windows for 300 values of a class that has old ones");
+}
+
+/// The chunks of a request that does not come back are given back.
+#[test]
+fn a_window_that_is_forgotten_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = durable(dir.path());
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for number in 0..120_000 {
+        store_sized(&store, &mut worker, number, 100).unwrap();
+    }
+    for _ in 0..1000 {
+        if worker.clearing.is_some() {
+            break;
+        }
+        worker.now += 1;
+        let _ = store.make_room(&mut worker, 900_000);
+        worker.thread.release_cleared();
+    }
+    assert!(worker.clearing.is_some(), "no window took longer than a slice");
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    store.tick(&mut worker).unwrap();
+    assert!(worker.clearing.is_none());
+}
+
+/// Objects of another program in the pool are not counted as items.
+#[test]
+fn another_programs_objects_leave_the_items_their_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::open_or_create(dir.path(), &Options { heap_len: 96 << 20, manual: true, ..Options::default() }).unwrap();
+    let mut thread = pool.register().unwrap();
+    for number in 0..24 {
+        let tx = thread.begin_reserving(1 << 20).unwrap();
+        let ptr = tx.alloc(1 << 20).unwrap();
+        // SAFETY: a live block of that size, which no one reads.
+        unsafe { tx.set_root(&format!("theirs{number}"), Some(Root { ptr, type_tag: 1, size: 1 << 20 })) }.unwrap();
+        tx.commit();
+        pool.checkpoint().unwrap();
+        pool.apply_now().unwrap();
+    }
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    for number in 0..120_000 {
+        store_sized(&store, &mut worker, number, 100).unwrap();
+    }
+    assert!(store.bytes() <= LIMIT && store.bytes() > LIMIT / 4 * 3, "{} bytes", store.bytes());
+    assert!(!store.shrink(&mut worker, 4).unwrap());
+}
