@@ -7,7 +7,7 @@
 //! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction
 //!   that makes free chunks of a window begins after the window was seen to be free. Both are looked after here.
 
-use towa_heap::alloc::{CHUNK, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
+use towa_heap::alloc::{CHUNK, Inspected, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
 pub use towa_heap::alloc::{Space, Survey};
 
 use crate::grace::Grace;
@@ -15,6 +15,9 @@ use crate::pool::Pool;
 use crate::thread::Thread;
 use crate::tx::Marks;
 use crate::{Error, Result};
+
+/// Blocks of a window that are looked at at once: some tenths of a millisecond.
+const INSPECTED_AT_ONCE: usize = 16 << 10;
 
 /// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all
 /// as it was.
@@ -37,6 +40,8 @@ pub enum Cleared {
     Wait,
     /// The log has no space now.
     NoLogSpace,
+    /// All that was looked at is free, and there is more to look at.
+    InPart,
 }
 
 impl Clearing {
@@ -160,8 +165,10 @@ impl Thread {
             return Ok(Cleared::Wait);
         }
         let allocator = engine.heap.allocator();
-        if !allocator.inspect(window, || engine.clock.epoch()) {
-            return Ok(Cleared::NotYet);
+        match allocator.inspect(window, INSPECTED_AT_ONCE, || engine.clock.epoch()) {
+            Inspected::Free => {}
+            Inspected::Live => return Ok(Cleared::NotYet),
+            Inspected::NotAll => return Ok(Cleared::InPart),
         }
         let Some(tx) = self.try_begin_reserving(0)? else { return Ok(Cleared::NoLogSpace) };
         let free = allocator.settle(window, &Marks::of(&tx));

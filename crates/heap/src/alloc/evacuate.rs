@@ -63,6 +63,17 @@ pub struct Window {
     parts: Vec<Part>,
 }
 
+/// What was found in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inspected {
+    /// All of it is free, or can be.
+    Free,
+    /// Something is live, or damaged.
+    Live,
+    /// What was looked at is free; there is more to look at.
+    NotAll,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Part {
     /// Out of the pool, ours.
@@ -170,16 +181,23 @@ impl Allocator {
         None
     }
 
-    /// Looks which slabs of a window have no live block any more; whether all is free, or can be. After the grace.
-    /// `epoch` tells the epoch that transactions join now.
-    pub fn inspect(&self, window: &mut Window, epoch: impl Fn() -> u64) -> bool {
-        let mut all = true;
+    /// Looks which slabs of a window have no live block any more, at about `most` blocks of those not seen to be so.
+    /// After the grace. `epoch` tells the epoch that transactions join now.
+    pub fn inspect(&self, window: &mut Window, most: usize, epoch: impl Fn() -> u64) -> Inspected {
+        let (mut all, mut looked) = (true, 0);
         for part in &mut window.parts {
+            if looked >= most {
+                return if all { Inspected::NotAll } else { Inspected::Live };
+            }
             match part {
                 Part::Free(_) => {}
                 Part::Slab { slab, quiet, .. } => {
+                    if quiet.is_some() {
+                        continue;
+                    }
                     let blocks = usize::from(SLAB_BLOCKS[usize::from(slab.key.class)]);
-                    if quiet.is_none() && (0..blocks).all(|block| self.visit_live(slab, block, &mut |_| ())) {
+                    looked += blocks;
+                    if (0..blocks).all(|block| self.visit_live(slab, block, &mut |_| ())) {
                         // Before the clock is read: it shows what the newest of the headers' writers saw, or later.
                         fence(Acquire);
                         *quiet = Some(epoch());
@@ -189,7 +207,7 @@ impl Allocator {
                 Part::Large { head } => all &= self.runs.lock().leaving.get(head).is_some_and(Option::is_some),
             }
         }
-        all
+        if all { Inspected::Free } else { Inspected::Live }
     }
 
     /// Makes free chunks of what `inspect` found to be free; whether that is all of the window. `m` is not undoable.

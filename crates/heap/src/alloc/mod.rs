@@ -44,7 +44,7 @@ mod tests;
 
 pub use cache::Cache;
 pub use check::{CheckReport, Damage, Read, check, check_runs, headers_end, headers_in_use_end};
-pub use evacuate::Window;
+pub use evacuate::{Inspected, Window};
 pub use layout::{BLOCK_HEADER, CHUNK, LINE, SMALL_MAX};
 
 pub use survey::{Space, Survey, blocks_in_chunks_for, chunks_for, class_for};

@@ -229,7 +229,13 @@ impl Central {
 
     /// Picks a slab to scan: its index and head. Ended by [`scan_end`](Self::scan_end).
     pub(super) fn scan_begin(&mut self) -> Option<(u32, u32)> {
-        let index = self.unscanned.pop()?;
+        let index = loop {
+            // Some were scanned out of turn.
+            let index = self.unscanned.pop()?;
+            if self.slabs[index as usize].state == State::Unscanned {
+                break index;
+            }
+        };
         self.scanning += 1;
         let slab = &mut self.slabs[index as usize];
         slab.state = State::Scanning;
@@ -241,7 +247,6 @@ impl Central {
         if self.slabs[index as usize].state != State::Unscanned {
             return false;
         }
-        self.unscanned.retain(|&unscanned| unscanned != index);
         self.scanning += 1;
         self.slabs[index as usize].state = State::Scanning;
         true

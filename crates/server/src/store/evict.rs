@@ -188,8 +188,9 @@ impl Store {
             worker.clearing = Some(work);
             return result;
         }
-        let what = if let Ok(true) = result { Counter::WindowsCleared } else { Counter::WindowsKept };
-        worker.counters.inc(what);
+        let is_cleared = matches!(result, Ok(true));
+        worker.counters.inc(if is_cleared { Counter::WindowsCleared } else { Counter::WindowsKept });
+        worker.failed += usize::from(!is_cleared);
         worker.rested = worker.rested.max(Instant::now() + REST_FACTOR * work.took);
         result
     }
@@ -201,10 +202,10 @@ impl Store {
                     let (victims, now) = (&mut work.victims, worker.now);
                     work.part = work.clearing.live(part, LIVE_AT_ONCE, |address| victims.push(self.candidate(address, now)));
                     sort(victims);
-                    continue;
+                } else {
+                    let evicted = self.evict_some(worker, &mut work.victims)?;
+                    worker.counters.add(Counter::WindowEvictions, evicted as u64);
                 }
-                let evicted = self.evict_some(worker, &mut work.victims)?;
-                worker.counters.add(Counter::WindowEvictions, evicted as u64);
                 if Instant::now() >= until {
                     return Err(worker.pause());
                 }
@@ -215,6 +216,8 @@ impl Store {
                     work.looks += 1;
                     work.part = Some(0);
                 }
+                Cleared::InPart if Instant::now() >= until => return Err(worker.pause()),
+                Cleared::InPart => {}
                 Cleared::NoLogSpace => return Err(worker.want_log(0)),
                 Cleared::Wait if work.waits.get_or_insert_with(Instant::now).elapsed() < PATIENCE => return Err(worker.pause()),
                 Cleared::Wait => return Ok(false),

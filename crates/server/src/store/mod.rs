@@ -84,6 +84,8 @@ pub struct Worker {
     rested: Instant,
     /// The window that it clears, and goes on with: see `evict`.
     clearing: Option<evict::Work>,
+    /// Windows that could not be cleared for the request at hand, in all its turns.
+    failed: usize,
     /// The request at hand took its share of time: others have their turns before it is carried out again.
     paused: bool,
     /// Pseudo-random state for eviction samples.
@@ -103,6 +105,7 @@ impl Worker {
             wanted_log: None,
             rested: Instant::now(),
             clearing: None,
+            failed: 0,
             paused: false,
             random,
         })

@@ -46,6 +46,8 @@ const WINDOWS: usize = 12;
 const LARGE: usize = 12;
 /// Windows tried before a request is refused.
 const TRIES: usize = 6;
+/// Windows that may turn out not to be clearable for one request, in all its turns.
+const FAILED_MAX: usize = 12;
 /// Between two comparisons of a worker that is not out of everything.
 pub(super) const REST: Duration = Duration::from_millis(10);
 /// A window must be better by this factor than the class's own victims.
@@ -88,6 +90,9 @@ impl Store {
             // Before it is refused: free blocks may lie where they are seldom looked for.
             worker.thread.set_lean(false);
             result = attempt(worker, self);
+        }
+        if !matches!(result, Err((Failure::NoLogSpace, _))) {
+            worker.failed = 0;
         }
         result.map_err(|(failure, _)| failure)
     }
@@ -155,6 +160,9 @@ impl Store {
             return Ok(true);
         }
         for _ in 0..TRIES {
+            if worker.failed >= FAILED_MAX {
+                break;
+            }
             if let Some(choice) = self.best_window(worker, wanted)
                 && self.clear(worker, &choice.survey, wanted)?
             {

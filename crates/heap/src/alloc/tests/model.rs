@@ -193,7 +193,7 @@ impl Run {
             return;
         }
         if self.random.below(3) > 0 {
-            self.allocator.inspect(&mut leaving.window, || newest);
+            self.allocator.inspect(&mut leaving.window, usize::MAX, || newest);
             return;
         }
         let thread = &mut self.threads[at];

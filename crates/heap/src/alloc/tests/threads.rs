@@ -4,7 +4,7 @@
 use super::world::{FIRST, Memory, Random, open};
 use crate::alloc::cache::Cache;
 use crate::alloc::layout::{CHUNK, LINE};
-use crate::alloc::{Allocator, Marker};
+use crate::alloc::{Allocator, Inspected, Marker};
 use parking_lot::Mutex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -133,7 +133,7 @@ fn evacuate(shared: &Shared, thread: usize, cache: &mut Cache, random: &mut Rand
         }
         drop(tx);
         running.retain(|&(at, epoch)| clock.inside[at].load(SeqCst) == epoch);
-        if running.is_empty() && allocator.inspect(&mut window, || clock.epoch.load(SeqCst)) {
+        if running.is_empty() && allocator.inspect(&mut window, usize::MAX, || clock.epoch.load(SeqCst)) == Inspected::Free {
             let tx = clock.begin(thread);
             if allocator.settle(&mut window, &tx) {
                 shared.evacuated.fetch_add(1, SeqCst);
