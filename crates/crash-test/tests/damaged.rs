@@ -174,6 +174,15 @@ fn truncated_files_are_refused() {
     }
 }
 
+/// Where the headers of the image's runs are. The headers of the chunks inside a run are not among them: those are never read.
+fn run_headers(image: &[u8]) -> impl Iterator<Item = usize> {
+    let header = |chunk: usize| (128 << 10) + 64 * chunk;
+    let chunks = |at: usize| u32::from_le_bytes(image[at + 8..at + 12].try_into().unwrap()) as usize;
+    std::iter::successors(Some(0), move |chunk| Some(chunk + chunks(header(*chunk))))
+        .map(header)
+        .take_while(|at| image[*at..at + 64] != [0; 64])
+}
+
 /// Closed cleanly, the pool is what its image says.
 fn closed_pool(seed: u64) -> Files {
     let medium = SimMedium::new(Model::File);
@@ -189,11 +198,9 @@ fn closed_pool(seed: u64) -> Files {
 fn flips_in_roots_and_run_headers_are_refused_before_anything_is_written() {
     let files = closed_pool(7);
     let image = &files.regions[1].1;
-    // The used root slot, and of the headers of the first chunks every fifth byte.
-    let used = (0..128).chain(
-        (128 << 10..130 << 10).step_by(64).filter(|at| image[*at..at + 64] != [0; 64]).flat_map(|at| (at..at + 64).step_by(5)),
-    );
-    let used: Vec<usize> = used.collect();
+    // The used root slot, and every fifth byte of the first run headers.
+    let headers = run_headers(image).take_while(|at| *at < 130 << 10);
+    let used: Vec<usize> = (0..128).chain(headers.flat_map(|at| (at..at + 64).step_by(5))).collect();
     assert!(used.len() > 128, "the pool has runs");
     with_copies(&files, |copy| {
         for &byte in &used {
