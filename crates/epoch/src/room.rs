@@ -16,8 +16,8 @@ use crate::thread::Thread;
 use crate::tx::Marks;
 use crate::{Error, Result};
 
-/// Blocks of a window that are looked at at once: some tenths of a millisecond.
-const INSPECTED_AT_ONCE: usize = 16 << 10;
+/// Blocks of a window that are looked at at once: some tenths of a millisecond. Few in debug builds, so that tests go on with the next.
+const INSPECTED_AT_ONCE: usize = if cfg!(debug_assertions) { 64 } else { 16 << 10 };
 
 /// Neighbouring chunks that are being cleared, begun by [`Thread::clear`]. Dropped before it is settled, it leaves all
 /// as it was.
@@ -54,8 +54,12 @@ impl Clearing {
 
 impl Drop for Clearing {
     fn drop(&mut self) {
-        if let Some(window) = self.window.take() {
-            self.pool.engine().heap.allocator().put_back(window);
+        let engine = self.pool.engine();
+        // A forked child has neither the heap nor the threads that hold the allocator's locks.
+        if !engine.is_forked()
+            && let Some(window) = self.window.take()
+        {
+            engine.heap.allocator().put_back(window);
         }
     }
 }
@@ -94,7 +98,7 @@ impl Pool {
         self.engine().heap.allocator().survey_large(random, size)
     }
 
-    /// Addresses of some live blocks of what was surveyed: `most` of each slab.
+    /// Addresses of some live blocks of what was surveyed: `most` of each slab. None of another pool's survey.
     pub fn sample(&self, survey: &Survey, random: u64, most: usize, mut each: impl FnMut(usize)) {
         self.engine().heap.allocator().sample(survey, random, most, &mut each);
     }
@@ -140,7 +144,7 @@ impl Thread {
 
     /// Begins to clear what was surveyed: none of it is given out from here on. The caller frees what is
     /// [live](Clearing::live) in it, then calls [`settle`](Self::settle). `None` if something changed hands since the
-    /// survey.
+    /// survey, or it was another pool's.
     pub fn clear(&mut self, survey: &Survey) -> Option<Clearing> {
         let pool = self.pool().clone();
         let engine = pool.engine();
@@ -156,10 +160,13 @@ impl Thread {
     /// Makes free chunks of a window in which nothing is live any more, and keeps them for this thread.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// As [`begin`](Self::begin); [`Error::Usage`] for another pool's window, and for one that is settled.
     pub fn settle(&mut self, clearing: &mut Clearing) -> Result<Cleared> {
         let pool = self.pool().clone();
         let engine = pool.engine();
+        if !std::ptr::eq(engine, clearing.pool.engine()) {
+            return Err(Error::Usage("these chunks are another pool's".into()));
+        }
         let Some(window) = &mut clearing.window else { return Err(Error::Usage("these chunks are settled already".into())) };
         if !clearing.grace.has_passed(|at| &engine.slots.get(at).announcement) {
             return Ok(Cleared::Wait);
@@ -170,7 +177,7 @@ impl Thread {
             Inspected::Live => return Ok(Cleared::NotYet),
             Inspected::NotAll => return Ok(Cleared::InPart),
         }
-        let Some(tx) = self.try_begin_reserving(0)? else { return Ok(Cleared::NoLogSpace) };
+        let Some(tx) = self.try_begin_reserving(window.written_bytes())? else { return Ok(Cleared::NoLogSpace) };
         let free = allocator.settle(window, &Marks::of(&tx));
         tx.commit();
         if !free {

@@ -101,6 +101,23 @@ fn a_clearing_in_vain_leaves_blocks_usable() {
     assert_eq!(theirs_refused(&pool), 0);
 }
 
+/// What was surveyed or is being cleared in one pool is nothing to another, of another address or length.
+#[test]
+fn a_clearing_stays_in_its_pool() {
+    let (one, other) = (pool(), Pool::volatile(&Options { heap_len: HEAP / 2, ..Options::default() }).unwrap());
+    let (mut thread, mut stranger) = (one.register().unwrap(), other.register().unwrap());
+    let blocks = fill(&mut thread, 1000, 128);
+    free(&mut thread, &blocks);
+    let survey = (0..).find_map(|at| one.survey(at, 1)).unwrap();
+    assert!(stranger.clear(&survey).is_none());
+    other.sample(&survey, 0, 8, |address| panic!("{address:#x} is another pool's"));
+    let mut clearing = clear(&one, &mut thread, blocks[0]);
+    free(&mut thread, &live(&clearing));
+    let error = stranger.settle(&mut clearing).unwrap_err().to_string();
+    assert!(error.contains("another pool's"), "{error}");
+    assert_eq!(thread.settle(&mut clearing).unwrap(), Cleared::Yes);
+}
+
 /// Whether an unbounded thread is refused: no.
 fn theirs_refused(pool: &Pool) -> usize {
     let mut thread = pool.register().unwrap();

@@ -55,6 +55,7 @@ use super::survey::{Survey, Tenant, TenantKind};
 use super::table::{Entry, SlabChunk};
 use super::{Allocator, Marker};
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
+use towa_media::LINE;
 
 /// Chunks that are being evacuated. To be ended by [`Allocator::grant`] or [`Allocator::put_back`].
 #[derive(Debug)]
@@ -96,6 +97,11 @@ impl Window {
         self.parts.iter().any(|part| matches!(part, Part::Slab { .. }))
     }
 
+    /// Bytes that settling it writes: a header for each slab.
+    pub fn written_bytes(&self) -> usize {
+        self.parts.len() * LINE
+    }
+
     fn is_free(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Free(_)))
     }
@@ -103,8 +109,11 @@ impl Window {
 
 impl Allocator {
     /// Begins to evacuate what was surveyed: no block and no chunk of it is given out from here on. `None` if something
-    /// changed hands since.
+    /// changed hands since, or it was another heap's survey.
     pub fn evacuate(&self, survey: &Survey) -> Option<Window> {
+        if !self.has_surveyed(survey) {
+            return None;
+        }
         let mut window = Window { parts: Vec::with_capacity(survey.tenants.len()) };
         for tenant in &survey.tenants {
             match self.begin_part(tenant) {
@@ -138,14 +147,13 @@ impl Allocator {
         let ticket = self.tickets.fetch_add(1, Relaxed);
         let mut central = self.classes[class].lock();
         // Under the lock the entry is exact: this very slab stands, or not.
-        let stands = matches!(self.table.get(slab.head), Entry::Slab(now) if now.key.seal == slab.key.seal);
-        if stands && central.scan_begin_at(slab.index) {
+        let stands = || matches!(self.table.get(slab.head), Entry::Slab(now) if now.is_of_same_slab(&slab));
+        if stands() && central.scan_begin_at(slab.index) {
             drop(central);
             self.scan_begun(class, slab.index, slab.head);
             central = self.classes[class].lock();
         }
-        let stands = matches!(self.table.get(slab.head), Entry::Slab(now) if now.key.seal == slab.key.seal);
-        if !stands || !central.leave(slab.index, ticket) {
+        if !stands() || !central.leave(slab.index, ticket) {
             return None;
         }
         self.table.set_leaving(slab.head, u32::from(SLAB_CHUNKS[class]), true);

@@ -23,6 +23,8 @@ use super::layout::SLAB_BLOCKS;
 pub(super) const HELD: u64 = u64::MAX;
 /// Slabs looked at before a fresh one is carved instead, while there is space.
 const LOOKED_AT_MAX: usize = 16;
+/// Places looked at for a slab, vacant ones among them.
+const VACANT_MAX: usize = 4096;
 
 /// Where a slab stands after opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,10 +334,13 @@ impl Central {
 
     /// Some slab with blocks that are out, picked by a random number: its head.
     pub(super) fn any(&self, random: u64) -> Option<u32> {
-        let count = self.slabs.len();
-        let start = random as usize % count.max(1);
-        // Where most places are vacant, more of them are looked at.
-        let looks = LOOKED_AT_MAX * count.div_ceil((count - self.vacant.len()).max(1));
+        let (count, taken) = (self.slabs.len(), self.slabs.len() - self.vacant.len());
+        if taken == 0 {
+            return None;
+        }
+        let start = random as usize % count;
+        // Where most places are vacant, more of them are looked at, but not so many that others wait for the lock.
+        let looks = (LOOKED_AT_MAX * count.div_ceil(taken)).min(VACANT_MAX);
         let order = self.slabs[start..].iter().chain(&self.slabs[..start]);
         let wanted = |slab: &&Slab| !matches!(slab.state, State::Vacant | State::Leaving) && slab.ins < self.blocks();
         order.take(looks).find(wanted).map(|slab| slab.head)

@@ -93,6 +93,12 @@ pub fn blocks_in_chunks_for(size: usize) -> usize {
 }
 
 impl Allocator {
+    /// Whether what was surveyed lies in this heap: a survey is a plain value, and a process may have several pools.
+    pub(super) fn has_surveyed(&self, survey: &Survey) -> bool {
+        let (from, end) = survey.range;
+        self.geo.offset_of(from).is_some() && self.geo.offset_of(end.saturating_sub(1)).is_some()
+    }
+
     /// Refuses allocations that would have more than `bytes` of chunks in use. What is in use stays; no bound at first.
     pub fn set_bound(&self, bytes: u64) {
         self.bound.store(u32::try_from(bytes / CHUNK).unwrap_or(u32::MAX), Relaxed);
@@ -207,6 +213,9 @@ impl Allocator {
 
     /// Calls `each` with the addresses of some live blocks of what was surveyed, `most` of each slab.
     pub fn sample(&self, survey: &Survey, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
+        if !self.has_surveyed(survey) {
+            return;
+        }
         for tenant in &survey.tenants {
             match tenant.kind {
                 TenantKind::Free => {}

@@ -52,6 +52,15 @@ pub(super) struct SlabChunk {
     pub(super) leaving: bool,
 }
 
+impl SlabChunk {
+    /// Whether both are chunks of one slab, at one place of its class. The seal alone does not tell where an entry was read without its
+    /// class's lock: it may come from a later slab than the rest.
+    pub(super) fn is_of_same_slab(&self, other: &Self) -> bool {
+        let place = |slab: &Self| (slab.key.seal, slab.key.class, slab.index, slab.head);
+        place(self) == place(other)
+    }
+}
+
 /// An entry for each chunk.
 #[derive(Debug)]
 pub(super) struct Table {

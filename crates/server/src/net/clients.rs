@@ -69,6 +69,9 @@ impl<S: Transport> Clients<S> {
     pub fn renew_time(&mut self, tick: u32) -> std::result::Result<(), Failure> {
         self.tick = tick;
         self.store.now = self.shared.clock.now();
+        if !self.queue.is_empty() {
+            self.store.keep_window();
+        }
         self.shared.store.tick(&mut self.store)
     }
 

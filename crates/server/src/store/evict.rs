@@ -21,8 +21,8 @@ use crate::counters::Counter;
 /// Items, and stripes, in one batch.
 const BATCH_ITEMS: usize = 128;
 const BATCH_STRIPES: usize = 32;
-/// Blocks of a window that are looked at at once: more make fuller batches.
-const LIVE_AT_ONCE: usize = 8192;
+/// Blocks of a window that are looked at at once: more make fuller batches. Few in debug builds, so that tests go on with the next part.
+const LIVE_AT_ONCE: usize = if cfg!(debug_assertions) { 64 } else { 8192 };
 /// Bytes that removing an item writes at most: its own head, the link to it, its stripe's counters.
 const REMOVAL: usize = 3 * 64;
 /// Looks at a window before it is given up: what transactions were just storing in it is found by the second.
@@ -30,7 +30,7 @@ const LOOKS: usize = 4;
 /// A worker that cleared a window compares others only after so many times as long as that took.
 const REST_FACTOR: u32 = 9;
 /// How long a worker clears a window at a time, and a batch more; then its other connections have their turns.
-const SLICE: Duration = Duration::from_micros(500);
+pub(super) const SLICE: Duration = Duration::from_micros(500);
 /// After so long without a step a window is given back. Requests that wait for others' turns come back sooner.
 const FORGOTTEN: Duration = Duration::from_millis(100);
 /// How long a window waits for a transaction that does not end; its thread has lost its core.
@@ -58,6 +58,11 @@ impl Work {
     /// Whether its chunks are as many as a value of `bytes` takes.
     pub(super) fn is_for(&self, bytes: usize) -> bool {
         Pool::chunk_bytes_for(self.wanted) == Pool::chunk_bytes_for(bytes)
+    }
+
+    /// Requests wait for log space, and cannot go on with it.
+    pub(super) fn renew(&mut self) {
+        self.stepped = Instant::now();
     }
 
     /// Whether the request that it is for does not come back: it found room elsewhere, or its client has left.

@@ -176,6 +176,13 @@ impl Worker {
         Failure::NoLogSpace
     }
 
+    /// Requests of this worker wait for log space: the window that one of them clears is not forgotten.
+    pub fn keep_window(&mut self) {
+        if let Some(work) = &mut self.clearing {
+            work.renew();
+        }
+    }
+
     /// Gives a window back that no request goes on with.
     fn drop_forgotten_window(&mut self) {
         if self.clearing.as_ref().is_some_and(evict::Work::is_forgotten) {

@@ -19,11 +19,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use towa_epoch::{Pool, Survey};
 
-use super::evict::Candidate;
+use super::evict::{Candidate, SLICE};
 use super::item::Item;
 use super::table::{SEGMENT_BLOCK, STRIPES};
 use super::{Failure, Life, Store, Worker};
@@ -100,6 +100,9 @@ impl Store {
     /// Evicts something so that a block of `wanted` bytes can be had; `false` if nothing could be done.
     pub(super) fn make_room(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
         worker.drop_forgotten_window();
+        if self.is_over(wanted) {
+            return self.evict_until_within(worker, wanted);
+        }
         // The window of another connection's request, for a value of another size, is left to that.
         if worker.clearing.as_ref().is_some_and(|work| work.is_for(wanted)) && self.go_on(worker)? {
             return Ok(true);
@@ -170,6 +173,43 @@ impl Store {
             }
         }
         Ok(false)
+    }
+
+    /// Evicts items, wherever they lie, until `bytes` more are within `-m`, where items are counted and not chunks.
+    fn evict_until_within(&self, worker: &mut Worker, bytes: usize) -> Result<bool, Failure> {
+        let until = Instant::now() + SLICE;
+        while self.is_over(bytes) {
+            let victims = self.victims_anywhere(worker);
+            if victims.is_empty() {
+                return Ok(false);
+            }
+            self.evict(worker, victims)?;
+            if Instant::now() >= until {
+                return Err(worker.pause());
+            }
+        }
+        Ok(true)
+    }
+
+    /// Of some items, from a random line of the table on, those that were not accessed for longest.
+    fn victims_anywhere(&self, worker: &mut Worker) -> Vec<Candidate> {
+        let lines = self.shape().lines();
+        let (from, mut found) = (worker.random() % lines, Vec::new());
+        for line in (from..lines).chain(0..from) {
+            if self.table.looks_empty(line) {
+                continue;
+            }
+            self.lock(line).for_each(line, |item| {
+                found.push(self.candidate(item.address() as usize, worker.now));
+                true
+            });
+            if found.len() >= SLABS * PER_SLAB {
+                break;
+            }
+        }
+        found.sort_unstable_by(Candidate::order);
+        found.truncate(found.len().div_ceil(SLABS).max(1));
+        found
     }
 
     /// Some items whose blocks would do for one of `wanted` bytes, those first that were not accessed for longest: enough to find `count`.
@@ -253,6 +293,10 @@ impl Store {
     /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free
     /// chunks. At most `most` windows; whether there is more to do.
     pub(super) fn shrink(&self, worker: &mut Worker, most: usize) -> Result<bool, Failure> {
+        worker.failed = 0;
+        if self.evict && self.is_over(0) {
+            return self.evict_until_within(worker, 0);
+        }
         for _ in 0..most {
             if worker.clearing.is_some() {
                 self.go_on(worker)?;

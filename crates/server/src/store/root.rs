@@ -213,12 +213,9 @@ impl Roots {
         Ok(())
     }
 
-    /// Tells `table` where all segments are, those of a doubling among them that is not recorded yet: it goes on with them
-    /// as they are.
+    /// Tells `table` where all segments are, those of a doubling among them that is not recorded yet: it goes on with them as they are.
     pub fn publish_segments(&self, table: &Table) {
-        // SAFETY: as in `shape`.
-        let has_list = |level: &u32| unsafe { (*self.at()).levels[*level as usize] != 0 };
-        for level in (0..=BITS_MAX - BITS_MIN).filter(has_list) {
+        for level in (0..=BITS_MAX - BITS_MIN).filter(|level| self.list(*level) != 0) {
             for index in 0..segments_of(level) {
                 if let Some(block) = self.segment(level, index) {
                     table.set_segment(first_segment(level) + index, block);

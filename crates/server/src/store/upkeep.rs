@@ -200,7 +200,7 @@ impl Keeper {
                 match error {
                     // Full to the heap's end: a window that items give up makes room for a segment.
                     towa_epoch::Error::OutOfSpace { .. } => {
-                        if self.store.evicts() && !matches!(self.store.make_room(&mut self.worker, SEGMENT_BLOCK), Ok(false)) {
+                        if self.store.evicts() && self.make_room_for_segment() {
                             self.grow_after = Instant::now();
                         }
                         Ok(())
@@ -209,6 +209,18 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Whether room for another segment of the table was made.
+    fn make_room_for_segment(&mut self) -> bool {
+        self.worker.failed = 0;
+        while !self.stopping() {
+            match self.store.make_room(&mut self.worker, SEGMENT_BLOCK) {
+                Err(Failure::NoLogSpace) => std::thread::sleep(NAP),
+                made => return matches!(made, Ok(true)),
+            }
+        }
+        false
     }
 
     fn split(&mut self) -> std::result::Result<(), Failure> {

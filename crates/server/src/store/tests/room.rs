@@ -334,4 +334,18 @@ fn another_programs_objects_leave_the_items_their_room() {
     }
     assert!(store.bytes() <= LIMIT && store.bytes() > LIMIT / 4 * 3, "{} bytes", store.bytes());
     assert!(!store.shrink(&mut worker, 4).unwrap());
+
+    // A lower limit refuses nothing: as much goes as is beyond it.
+    store.set_limit(LIMIT / 2);
+    store_sized(&store, &mut worker, 0, 200_000).unwrap();
+    for number in 0..100 {
+        store_sized(&store, &mut worker, number, 100).unwrap();
+    }
+    assert!(store.bytes() <= LIMIT / 2 && store.bytes() > LIMIT / 8 * 3, "{} bytes", store.bytes());
+    store.set_limit(LIMIT / 4);
+    while !matches!(store.shrink(&mut worker, 4), Ok(false)) {
+        pool.checkpoint().unwrap();
+        pool.apply_now().unwrap();
+    }
+    assert!(store.bytes() <= LIMIT / 4 && store.bytes() > LIMIT / 16 * 3, "{} bytes", store.bytes());
 }
