@@ -93,9 +93,15 @@ impl Pool {
         self.engine().heap.allocator().survey(random, size)
     }
 
-    /// The same of a large block, picked by a random number, whose chunks one of `size` bytes would just about take.
-    pub fn survey_large(&self, random: u64, size: usize) -> Option<Survey> {
-        self.engine().heap.allocator().survey_large(random, size)
+    /// The same of the large block at `address`, and what lies behind it as far as one of `size` bytes goes.
+    pub fn survey_large(&self, address: usize, size: usize) -> Option<Survey> {
+        self.engine().heap.allocator().survey_large(address, size)
+    }
+
+    /// Addresses of up to `most` large blocks whose chunks one of `size` bytes would just about take, one after the other from a place
+    /// picked by a random number.
+    pub fn sample_large(&self, size: usize, random: u64, most: usize, mut each: impl FnMut(usize)) {
+        self.engine().heap.allocator().sample_large(size, random, most, &mut each);
     }
 
     /// Addresses of some live blocks of what was surveyed: `most` of each slab. None of another pool's survey.

@@ -8,6 +8,7 @@
 //! later may take it; joined runs have the newer of their epochs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// A free run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +132,10 @@ impl Runs {
         Some(run)
     }
 
-    /// A large object of `least..=most` chunks, at `from` or behind it, else the first there is.
-    pub(super) fn large_near(&self, from: u32, least: u32, most: u32) -> Option<u32> {
-        const LOOKED_AT_MAX: usize = 64;
-        let behind = self.large.range(from..).chain(self.large.range(..from)).take(LOOKED_AT_MAX);
-        behind.filter(|&(_, len)| (least..=most).contains(len)).map(|(&head, _)| head).next()
+    /// Up to `most` large objects of so many chunks, of those at `from` and behind it, and then of the first there are.
+    pub(super) fn large_from(&self, from: u32, chunks: RangeInclusive<u32>, most: usize) -> Vec<u32> {
+        let behind = self.large.range(from..).chain(self.large.range(..from)).take(4 * most);
+        behind.filter(|&(_, len)| chunks.contains(len)).map(|(&head, _)| head).take(most).collect()
     }
 }
 

@@ -167,15 +167,23 @@ impl Allocator {
         self.survey_from((random % u64::from(places)) as u32, wanted)
     }
 
-    /// The same of some large object, picked by a random number, that would do for one of `size` and is not much
-    /// larger.
-    pub fn survey_large(&self, random: u64, size: usize) -> Option<Survey> {
+    /// The same of the large object at `address`, and what lies behind it as far as one of `size` goes. `None` if there is none, too.
+    pub fn survey_large(&self, address: usize, size: usize) -> Option<Survey> {
+        let head = self.geo.chunk_of(self.geo.offset_of(address)?)?;
+        let survey = self.survey_from(head, chunks_for(size))?;
+        let first = survey.tenants.first()?;
+        (matches!(first.kind, TenantKind::Large) && first.head == head).then_some(survey)
+    }
+
+    /// Calls `each` with the addresses of up to `most` large objects whose chunks one of `size` bytes would just about take, one after the
+    /// other from a place picked by a random number. They may be freed at any time.
+    pub fn sample_large(&self, size: usize, random: u64, most: usize, each: &mut dyn FnMut(usize)) {
         let wanted = chunks_for(size);
         let runs = self.runs.lock();
         let from = (random % u64::from(runs.frontier.max(1))) as u32;
-        let head = runs.large_near(from, wanted, wanted.saturating_add(wanted / 4))?;
+        let heads = runs.large_from(from, wanted..=wanted.saturating_add(wanted / 4), most);
         drop(runs);
-        self.survey_from(head, wanted)
+        heads.into_iter().for_each(|head| each(self.geo.at(self.geo.offset(head)).as_ptr() as usize));
     }
 
     fn survey_from(&self, chunk: u32, wanted: u32) -> Option<Survey> {

@@ -77,8 +77,8 @@ pub(super) struct Candidate {
     pub(super) address: u64,
     hash: u64,
     cas: u64,
-    /// Seconds since its last access, and one more; fewer by half for each of its first reads. What was read again is
-    /// likely to be read again.
+    /// Seconds since its last access, and one more; fewer by half for each of its next few reads after the first. What was
+    /// read again is likely to be read again.
     idle: f32,
 }
 
@@ -102,8 +102,16 @@ impl Store {
         let guess = unsafe { Guess::at(address) };
         let dead = self.is_dead(guess.cas, guess.expires, now);
         let since = now.saturating_sub(guess.access) as f32 + 1.0;
-        let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << guess.fetched.min(FETCHED_MAX)) };
+        let again = guess.fetched.min(FETCHED_MAX).saturating_sub(1);
+        let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << again) };
         Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, idle }
+    }
+
+    /// Whether it is an item.
+    pub(super) fn is_item(&self, candidate: &Candidate) -> bool {
+        let mut stripe = self.lock(candidate.hash);
+        stripe.aim(candidate.hash);
+        stripe.find_at(candidate.address).is_some()
     }
 
     /// Evicts those of `victims` that are items; how many there were.

@@ -40,7 +40,7 @@ struct Head {
 }
 
 /// Reads of an item that are counted since it was stored: more say no more.
-pub const FETCHED_MAX: u8 = 3;
+pub const FETCHED_MAX: u8 = 4;
 
 /// Bytes before the key.
 pub const HEAD_LEN: usize = std::mem::size_of::<Head>();

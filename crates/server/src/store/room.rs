@@ -42,8 +42,12 @@ const BATCH_BYTES: usize = 8 << 10;
 const BATCH_MAX: usize = 16;
 /// Windows compared when one is wanted.
 const WINDOWS: usize = 12;
-/// Large objects compared as victims.
+/// Large objects compared as victims, and one more for each of these bytes: a large value costs more to lose, and there are fewer.
 const LARGE: usize = 12;
+const LARGE_BYTES: usize = 8 << 10;
+const LARGE_MAX: usize = 256;
+/// Of these the oldest ones that are asked whether they are items.
+const ASKED: usize = 8;
 /// Windows tried before a request is refused.
 const TRIES: usize = 6;
 /// Windows that may turn out not to be clearable for one request, in all its turns.
@@ -143,7 +147,7 @@ impl Store {
         if worker.clearing.is_some() {
             return self.any_window(worker, wanted);
         }
-        let mut choice = self.best_of(worker, wanted, LARGE, Pool::survey_large);
+        let mut choice = self.oldest_large(worker, wanted);
         let compares = choice.is_some() && worker.has_rested();
         if let (Some(own), true) = (&choice, compares) {
             let loss = own.loss;
@@ -228,23 +232,25 @@ impl Store {
         found
     }
 
-    fn best_window(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
-        self.best_of(worker, wanted, WINDOWS, Pool::survey)
+    /// The large item that was not accessed for longest, of some whose chunks would do for `wanted` bytes.
+    fn oldest_large(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
+        let (random, most) = (worker.random(), (LARGE + wanted / LARGE_BYTES).min(LARGE_MAX));
+        let mut found = Vec::with_capacity(most);
+        self.pool.sample_large(wanted, random, most, |address| found.push(self.candidate(address, worker.now)));
+        found.sort_unstable_by(Candidate::order);
+        let oldest = found.iter().take(ASKED).find(|candidate| self.is_item(candidate))?;
+        let survey = self.pool.survey_large(oldest.address as usize, wanted)?;
+        let loss = self.loss_of(&survey, worker, wanted);
+        Some(Choice { survey, loss })
     }
 
-    /// The window with the least loss of some that `survey` finds.
-    fn best_of(
-        &self,
-        worker: &mut Worker,
-        wanted: usize,
-        looks: usize,
-        survey: impl Fn(&Pool, u64, usize) -> Option<Survey>,
-    ) -> Option<Choice> {
+    /// The window with the least loss of some.
+    fn best_window(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
         let left = self.pool.chunk_bytes_left();
         let mut best: Option<Choice> = None;
-        for _ in 0..looks {
+        for _ in 0..WINDOWS {
             let random = worker.random();
-            let Some(survey) = survey(&self.pool, random, wanted) else { continue };
+            let Some(survey) = self.pool.survey(random, wanted) else { continue };
             let mut loss = self.loss_of(&survey, worker, wanted);
             // Chunks that are free, but beyond the bound: only if there is nothing else.
             if Pool::chunk_bytes_for(wanted) > survey.used_bytes() + left {
@@ -269,14 +275,15 @@ impl Store {
         each * survey.live_bytes() as f64 / Pool::chunk_bytes_for(wanted) as f64
     }
 
-    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, and the
-    /// root, which is of their size. (Its lists lie among small items.)
+    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, the
+    /// root, which is of their size, and a slab for each of its lists.
     ///
     /// Where other programs have objects in the pool, how many chunks theirs take is not known: then `-m` bounds the bytes of items.
     pub(super) fn fit_bound(&self) {
         let shared = self.pool.root_names().iter().any(|name| name != super::ROOT);
         self.shares_pool.store(shared, Ordering::Relaxed);
-        let table = Pool::chunk_bytes_of(self.table.segments() + 1, SEGMENT_BLOCK);
+        let lists: u64 = self.roots.lists().map(|bytes| Pool::chunk_bytes_of(1, bytes)).sum();
+        let table = Pool::chunk_bytes_of(self.table.segments() + 1, SEGMENT_BLOCK) + lists;
         self.pool.set_bound(if shared { u64::MAX } else { self.limit().max(LEAST).saturating_add(table) });
     }
 

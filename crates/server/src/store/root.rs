@@ -230,6 +230,11 @@ impl Roots {
         unsafe { (*self.at()).levels[level as usize] }
     }
 
+    /// Bytes of the lists that there are.
+    pub(super) fn lists(&self) -> impl Iterator<Item = usize> {
+        (0..=BITS_MAX - BITS_MIN).filter(|level| self.list(*level) != 0).map(|level| segments_of(level) * 8)
+    }
+
     /// Whether the root, a list or a segment of the table lies, in part, in this range of addresses.
     pub(super) fn stand_in(&self, (from, end): (usize, usize)) -> bool {
         let meets = |at: usize, len: usize| at < end && at + len > from;
