@@ -64,7 +64,7 @@ pub(super) fn get(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, out: &m
     let start = out.len();
     let result = match meta.vivify {
         None => get_once(shared, worker, meta, key, out),
-        Some(_) => shared.store.with_room(worker, HEAD_LEN + key.len() + 2, |worker| {
+        Some(_) => shared.store.with_room(worker, HEAD_LEN + key.len() + 2, None, |worker| {
             out.truncate(start);
             get_once(shared, worker, meta, key, out)
         }),
@@ -281,7 +281,8 @@ pub(super) fn arithmetic(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, 
     let mut scratch = [0; KEY_MAX];
     let key = meta.key(&mut scratch);
     let start = out.len();
-    let result = shared.store.with_room(worker, counter_size(key), |worker| {
+    let kept = Some(shared.store.hash(key));
+    let result = shared.store.with_room(worker, counter_size(key), kept, |worker| {
         out.truncate(start);
         arithmetic_once(shared, worker, meta, key, out)
     });

@@ -73,7 +73,9 @@ pub(super) fn store_command(shared: &Shared, worker: &mut Worker, request: &prot
 pub(super) fn put(shared: &Shared, worker: &mut Worker, request: &Put<'_>) -> Result<Stored> {
     let store = &*shared.store;
     let size = HEAD_LEN + request.key.len() + request.data.len();
-    let result = store.with_room(worker, size, |worker| put_once(shared, worker, request));
+    let builds_on_old = !matches!(request.verb, Verb::Set | Verb::Add);
+    let kept = builds_on_old.then(|| store.hash(request.key));
+    let result = store.with_room(worker, size, kept, |worker| put_once(shared, worker, request));
     match &result {
         Err(Failure::NoLogSpace) => return result,
         Err(Failure::NoMemory) => {

@@ -216,7 +216,7 @@ pub(super) fn counter_size(key: &[u8]) -> usize {
 
 fn arithmetic(store: &Store, worker: &mut Worker, key: &[u8], by: (bool, u64), noreply: bool, out: &mut Vec<u8>) {
     let hash = store.hash(key);
-    let result = store.with_room(worker, counter_size(key), |worker| {
+    let result = store.with_room(worker, counter_size(key), Some(hash), |worker| {
         let stripe = store.lock(hash);
         count(store, worker, &stripe, (key, hash), by, 0, None)
     });

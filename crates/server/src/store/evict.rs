@@ -40,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Work {
     /// Bytes of the value that it is for.
     wanted: usize,
+    /// Its first address and the one behind the last.
+    range: (usize, usize),
     clearing: Clearing,
     /// The part to look at next, and what is to be evicted of those that were looked at.
     part: Option<usize>,
@@ -58,6 +60,11 @@ impl Work {
     /// Whether its chunks are as many as a value of `bytes` takes.
     pub(super) fn is_for(&self, bytes: usize) -> bool {
         Pool::chunk_bytes_for(self.wanted) == Pool::chunk_bytes_for(bytes)
+    }
+
+    /// Its first address and the one behind the last.
+    pub(super) fn range(&self) -> (usize, usize) {
+        self.range
     }
 
     /// Requests wait for log space, and cannot go on with it.
@@ -92,6 +99,13 @@ impl Candidate {
     /// What is lost with it, per byte: the less the longer it was not accessed, nothing if it is dead.
     pub(super) fn loss(&self) -> f64 {
         1.0 / f64::from(self.idle)
+    }
+}
+
+impl Worker {
+    /// Whether the request at hand builds on this one.
+    pub(super) fn keeps(&self, candidate: &Candidate) -> bool {
+        self.kept == Some(candidate.hash)
     }
 }
 
@@ -179,6 +193,7 @@ impl Store {
         let Some(clearing) = worker.thread.clear(survey) else { return Ok(false) };
         worker.clearing = Some(Work {
             wanted,
+            range: survey.range(),
             clearing,
             part: Some(0),
             victims: Vec::new(),

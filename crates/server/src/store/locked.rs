@@ -3,6 +3,8 @@
 //! What must always hold: whoever has a [`Found`] holds the lock under which it was found; a transaction begins after the lock was
 //! taken and ends before it is released.
 
+use std::ops::Range;
+
 use parking_lot::MutexGuard;
 use towa_epoch::Tx;
 
@@ -57,6 +59,12 @@ impl Locked<'_> {
     pub(super) fn find_at(&self, address: u64) -> Option<Found> {
         // SAFETY: the stripe is locked.
         unsafe { self.store.table.find_at(self.shape, self.hash, address) }
+    }
+
+    /// The item of the hash turned to, if its address lies in `range`.
+    pub(super) fn find_in(&self, range: &Range<u64>) -> Option<Found> {
+        // SAFETY: the stripe is locked.
+        unsafe { self.store.table.find_in(self.shape, self.hash, range) }
     }
 
     /// Links a new item. Fails, before anything is changed, when the heap is full.

@@ -84,6 +84,8 @@ pub struct Worker {
     rested: Instant,
     /// The window that it clears, and goes on with: see `evict`.
     clearing: Option<evict::Work>,
+    /// The hash of the key whose item the request at hand builds on: that item is not evicted for it.
+    kept: Option<u64>,
     /// Windows that could not be cleared for the request at hand, in all its turns.
     failed: usize,
     /// The request at hand took its share of time: others have their turns before it is carried out again.
@@ -105,6 +107,7 @@ impl Worker {
             wanted_log: None,
             rested: Instant::now(),
             clearing: None,
+            kept: None,
             failed: 0,
             paused: false,
             random,
@@ -186,9 +189,13 @@ impl Worker {
     /// Gives a window back that no request goes on with.
     fn drop_forgotten_window(&mut self) {
         if self.clearing.as_ref().is_some_and(evict::Work::is_forgotten) {
-            self.clearing = None;
-            self.counters.inc(Counter::WindowsKept);
+            self.give_window_back();
         }
+    }
+
+    fn give_window_back(&mut self) {
+        self.clearing = None;
+        self.counters.inc(Counter::WindowsKept);
     }
 
     /// Whether it may compare windows again. If so, it does, and rests from that.

@@ -65,16 +65,19 @@ struct Choice {
 }
 
 impl Store {
-    /// Runs `attempt`, which stores about `bytes`, again and again while there is no room and evicting helps.
+    /// Runs `attempt`, which stores about `bytes`, again and again while there is no room and evicting helps. The item of the key with
+    /// the hash `kept` stays: `attempt` builds on it, as `append` does.
     pub fn with_room<T>(
         &self,
         worker: &mut Worker,
         bytes: usize,
+        kept: Option<u64>,
         mut attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         if !self.could_hold(bytes) {
             return Err(Failure::NoMemory);
         }
+        worker.kept = kept;
         worker.thread.set_lean(self.evict);
         // What is beyond the limit is not tried; the block that it lacks is about as large as what it stores.
         let mut attempt = |worker: &mut Worker, store: &Store| match store.is_over(bytes) {
@@ -106,6 +109,10 @@ impl Store {
         worker.drop_forgotten_window();
         if self.is_over(wanted) {
             return self.evict_until_within(worker, wanted);
+        }
+        // The window of another connection's request may hold the item that this one builds on.
+        if worker.clearing.as_ref().is_some_and(|work| self.holds_kept(worker, work.range())) {
+            worker.give_window_back();
         }
         // The window of another connection's request, for a value of another size, is left to that.
         if worker.clearing.as_ref().is_some_and(|work| work.is_for(wanted)) && self.go_on(worker)? {
@@ -207,6 +214,7 @@ impl Store {
                 found.push(self.candidate(item.address() as usize, worker.now));
                 true
             });
+            found.retain(|candidate| !worker.keeps(candidate));
             if found.len() >= SLABS * PER_SLAB {
                 break;
             }
@@ -225,6 +233,7 @@ impl Store {
         }
         found.sort_unstable_by(Candidate::order);
         found.dedup_by_key(|candidate| candidate.address);
+        found.retain(|candidate| !worker.keeps(candidate));
         if Pool::is_same_kind(wanted, SEGMENT_BLOCK) {
             // The table's segments are blocks of this kind, and look dead or older than any item.
             found.retain(|candidate| !self.roots.stand_in((candidate.address as usize, candidate.address as usize + 1)));
@@ -238,8 +247,11 @@ impl Store {
         let mut found = Vec::with_capacity(most);
         self.pool.sample_large(wanted, random, most, |address| found.push(self.candidate(address, worker.now)));
         found.sort_unstable_by(Candidate::order);
-        let oldest = found.iter().take(ASKED).find(|candidate| self.is_item(candidate))?;
+        let oldest = found.iter().take(ASKED).find(|candidate| !worker.keeps(candidate) && self.is_item(candidate))?;
         let survey = self.pool.survey_large(oldest.address as usize, wanted)?;
+        if self.holds_kept(worker, survey.range()) {
+            return None;
+        }
         let loss = self.loss_of(&survey, worker, wanted);
         Some(Choice { survey, loss })
     }
@@ -257,11 +269,17 @@ impl Store {
                 loss += 1e9;
             }
             // The look at the table's segments is the longest: last.
-            if best.as_ref().is_none_or(|best| loss < best.loss) && !self.roots.stand_in(survey.range()) {
+            let is_better = best.as_ref().is_none_or(|best| loss < best.loss);
+            if is_better && !self.holds_kept(worker, survey.range()) && !self.roots.stand_in(survey.range()) {
                 best = Some(Choice { survey, loss });
             }
         }
         best
+    }
+
+    /// Whether the item that the request at hand builds on lies in a range of addresses.
+    fn holds_kept(&self, worker: &Worker, (from, end): (usize, usize)) -> bool {
+        worker.kept.is_some_and(|hash| self.lock(hash).find_in(&(from as u64..end as u64)).is_some())
     }
 
     fn loss_of(&self, survey: &Survey, worker: &mut Worker, wanted: usize) -> f64 {

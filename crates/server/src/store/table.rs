@@ -20,6 +20,7 @@
 //! those whose lower line is split) is well formed; each item hangs in the line and bucket that its hash says. All changes happen
 //! in transactions that the stripe's lock encloses.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -188,6 +189,15 @@ impl Table {
     pub unsafe fn find_at(&self, shape: Shape, hash: u64, address: u64) -> Option<Found> {
         // SAFETY: as in `find`.
         unsafe { search(self.chain(shape, hash), |item| item.address() == address) }
+    }
+
+    /// Finds an item of `hash` whose address lies in a range.
+    ///
+    /// # Safety
+    /// As of [`find_at`](Self::find_at).
+    pub unsafe fn find_in(&self, shape: Shape, hash: u64, range: &Range<u64>) -> Option<Found> {
+        // SAFETY: as in `find`.
+        unsafe { search(self.chain(shape, hash), |item| item.hash() == hash && range.contains(&item.address())) }
     }
 
     /// Calls `each` with all items of line `index`, stopping where it says `false`. None for a line of the

@@ -21,10 +21,21 @@ fn value_of(key: &str, len: usize) -> Vec<u8> {
 
 /// Stores as a connection does: again after a pause, and when the log has space.
 fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> std::result::Result<(), Failure> {
+    store_sized_keeping(store, worker, number, len, None)
+}
+
+/// The same for a request that builds on the item of the key with the hash `kept`.
+fn store_sized_keeping(
+    store: &Store,
+    worker: &mut Worker,
+    number: u32,
+    len: usize,
+    kept: Option<u64>,
+) -> std::result::Result<(), Failure> {
     let key = key_of(number, len);
     let (hash, value) = (store.hash(key.as_bytes()), value_of(&key, len));
     loop {
-        let result = store.with_room(worker, item::HEAD_LEN + key.len() + value.len(), |worker| {
+        let result = store.with_room(worker, item::HEAD_LEN + key.len() + value.len(), kept, |worker| {
             let stripe = store.lock(hash);
             let found = stripe.find(key.as_bytes());
             let cas = store.new_cas()?;
@@ -111,6 +122,35 @@ fn values_of_all_sizes_take_each_others_place() {
             phase(&store, &mut worker, number..number + 30, len);
             number += 30;
         }
+    }
+}
+
+/// A request that builds on an item finds it each time that it is carried out, even if no item was accessed longer ago.
+#[test]
+fn what_a_request_builds_on_is_not_evicted_for_it() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let mut number = 0;
+    for (len, longer) in [(100, 100), (100, 900_000), (3000, 3000), (3000, 200_000), (100_000, 100_000), (600_000, 600_000)] {
+        let kept = key_of(number, len);
+        store_sized(&store, &mut worker, number, len).unwrap();
+        worker.now += 100;
+        let others = (2 * LIMIT / len as u64) as u32;
+        // Twice as much as there is room for.
+        let hash = store.hash(kept.as_bytes());
+        for other in number + 1..number + 1 + others {
+            store_sized_keeping(&store, &mut worker, other, len, Some(hash)).unwrap();
+        }
+        number += others + 1;
+        let before = worker.counters.get(Counter::Evictions);
+        for other in number..number + 60 {
+            store_sized_keeping(&store, &mut worker, other, longer, Some(hash)).unwrap();
+            assert!(store.lock(hash).find(kept.as_bytes()).is_some(), "{len}, {longer}: gone");
+        }
+        number += 60;
+        assert!(worker.counters.get(Counter::Evictions) > before, "{len}, {longer}: nothing was evicted");
+        worker.now += 100;
     }
 }
 
