@@ -136,6 +136,7 @@ impl ControlMemory {
 
 impl std::ops::Deref for ControlMemory {
     type Target = Control;
+    #[inline]
     fn deref(&self) -> &Control {
         // SAFETY: page-aligned, long enough, mapped as long as this lives; any bytes are a Control, and all of it is atomic.
         unsafe { self.at.as_ref() }

@@ -84,7 +84,7 @@ impl Core {
 
     /// Whether the transaction with this stamp is durable: its thread announces nothing, or something newer.
     #[inline]
-    fn was_durable(&self, stamp: u64) -> bool {
+    pub fn was_durable(&self, stamp: u64) -> bool {
         let announced = self.engine.control.lanes[version::lane(stamp)].announced.load(Acquire);
         announced == 0 || announced > version::timestamp(stamp)
     }

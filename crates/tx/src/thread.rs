@@ -18,7 +18,7 @@ use std::sync::Arc;
 use towa_heap::Root;
 use towa_heap::alloc::Cache;
 use towa_heap::lanes::RecordBuilder;
-use towa_media::{LINE, persist};
+use towa_media::{LINE, fork, persist};
 
 use crate::dependencies::DEPENDENCIES_MAX;
 use crate::engine::Engine;
@@ -329,9 +329,17 @@ impl Thread {
     /// Not to be called by a body, where it is refused if it would wait.
     #[inline]
     pub fn wait_durable(&mut self, version: u64) -> Result<()> {
-        if self.core.is_durable(version) {
+        // Each look-up of a tree comes here, and as a rule what it read is durable. (A child has no lanes to look at.)
+        if self.core.is_durable(version) || !fork::is_child() && self.core.was_durable(version) {
             return Ok(());
         }
+        self.wait_until_durable(version)
+    }
+
+    /// The rest of [`wait_durable`](Self::wait_durable), which look-ups need not carry with them.
+    #[cold]
+    #[inline(never)]
+    fn wait_until_durable(&mut self, version: u64) -> Result<()> {
         nesting::refuse(&self.core.engine, "waiting until something is durable")?;
         self.core.wait_for_version(version)
     }

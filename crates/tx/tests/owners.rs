@@ -526,7 +526,11 @@ fn fork(line: &str, has: (&towa_tx::Thread, &Pool)) {
 fn go_on(mut thread: towa_tx::Thread, pool: Pool) -> i32 {
     let own = Pool::volatile(&Options { heap_len: 4 << 20, ..Options::default() }).unwrap();
     let made = own.register().unwrap().transaction(|tx| tx.alloc(64));
+    // Whatever lane that names: a child has no lane to look at.
+    let version_of_lane = |lane: u64| 1 << 60 | lane << 1;
+    let awaited = (0..4).map(|lane| thread.wait_durable(version_of_lane(lane))).filter_map(Result::err).next();
     let asked = [
+        Err(awaited.expect("versions of other lanes")),
         thread.transaction(|tx| tx.alloc(64)).map(drop),
         thread.transaction_software(|tx| tx.alloc(64)).map(drop),
         thread.transaction_guarded(|tx| tx.touch(0)),

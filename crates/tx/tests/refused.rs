@@ -68,6 +68,25 @@ fn what_would_wait_for_the_transaction_that_runs_is_refused_in_its_body() {
     }
 }
 
+/// A body under versions is announced while it runs: what is newer in its lane is not durable before it has ended.
+#[test]
+fn waiting_for_what_is_not_durable_is_refused_in_a_body() {
+    let clock = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    if !clock.is_ok_and(|clock| clock.trim() == "tsc") {
+        println!("SKIP: without a trusted time stamp counter, no body runs under versions");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &options(TmChoice::Stm)).unwrap();
+    let (mut outer, mut inner) = (pool.register().unwrap(), pool.register().unwrap());
+    // By the order in which threads came, the outer one's is lane 0.
+    let newer = 1 << 62;
+    assert!(inner.wait_durable(newer).is_ok(), "no transaction runs");
+    let result = outer.transaction_guarded(|_| Ok(inner.wait_durable(newer)?));
+    assert!(matches!(&result, Err(Error::Usage(why)) if why.contains("waiting until")), "{result:?}");
+    assert!(inner.wait_durable(newer).is_ok(), "it has ended");
+}
+
 /// A pool that could hold nothing was made.
 #[test]
 fn the_least_heap_holds_blocks_and_a_smaller_one_is_refused() {
