@@ -39,7 +39,7 @@ impl Announcement {
 
     /// Whether a transaction runs.
     pub fn is_busy(&self) -> bool {
-        self.0.load(Acquire) != 0
+        self.word() != 0
     }
 
     /// The clock word that the running transaction took, or 0.

@@ -17,7 +17,7 @@ fn fill(thread: &mut Thread, size: usize, count: usize) -> Vec<NonNull<u8>> {
 
 fn free(thread: &mut Thread, blocks: &[NonNull<u8>]) {
     let tx = thread.begin().unwrap();
-    // SAFETY: live, and nobody else's.
+    // SAFETY: the blocks are live, and only the caller uses them.
     blocks.iter().for_each(|block| unsafe { tx.free(*block) });
 }
 

@@ -23,7 +23,7 @@
 //! Why nothing comes back afterwards. What lies in bins when the slab is vacated, freed before or after the flag was
 //! set, bears the seal of a slab that is no more: no two slabs have one seal (it is drawn from a counter; a slab that
 //! an earlier process carved has the same with probability 2^-64). `pop` and `flush_bin` forget such blocks; `vacate`
-//! has taken them out of the count of blocks that are out. Whoever puts a block into a slab does so under the class's
+//! has taken them out of the count of blocks that are out. A thread puts a block into a slab only under the class's
 //! lock, under which entry and slab agree.
 //!
 //! **The epoch rule.** Each header found free was written in some epoch n, with release; the pass ends with an acquire
@@ -43,7 +43,7 @@
 //! window are not is free chunks by itself.
 //!
 //! **In vain**: the owner cannot free some block, which is not its own. `put_back` lists the slabs again, and blocks in
-//! bins are good again: a block that was given back meanwhile left its bin for it.
+//! bins may be given out again. A block that went back to its slab in the meantime is in no bin any more.
 //!
 //! Slabs not scanned since opening are scanned first. Damaged blocks count as live, so their slab stays.
 

@@ -102,13 +102,6 @@ impl Candidate {
     }
 }
 
-impl Worker {
-    /// Whether the request at hand builds on this one.
-    pub(super) fn keeps(&self, candidate: &Candidate) -> bool {
-        self.kept == Some(candidate.hash)
-    }
-}
-
 impl Store {
     /// What stands at `address`, a block's, as far as can be told in passing.
     pub(super) fn candidate(&self, address: usize, now: u32) -> Candidate {
@@ -119,6 +112,14 @@ impl Store {
         let again = guess.fetched.min(FETCHED_MAX).saturating_sub(1);
         let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << again) };
         Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, idle }
+    }
+
+    /// Adds what stands at `address` to `found`, unless the request at hand builds on it.
+    pub(super) fn consider(&self, worker: &Worker, address: usize, found: &mut Vec<Candidate>) {
+        let candidate = self.candidate(address, worker.now);
+        if worker.kept != Some(candidate.hash) {
+            found.push(candidate);
+        }
     }
 
     /// Whether it is an item.

@@ -211,10 +211,9 @@ impl Store {
                 continue;
             }
             self.lock(line).for_each(line, |item| {
-                found.push(self.candidate(item.address() as usize, worker.now));
+                self.consider(worker, item.address() as usize, &mut found);
                 true
             });
-            found.retain(|candidate| !worker.keeps(candidate));
             if found.len() >= SLABS * PER_SLAB {
                 break;
             }
@@ -229,11 +228,10 @@ impl Store {
         let mut found = Vec::with_capacity(SLABS * PER_SLAB);
         for _ in 0..SLABS.min(2 + count) {
             let random = worker.random();
-            self.pool.sample_class(wanted, random, PER_SLAB, |address| found.push(self.candidate(address, worker.now)));
+            self.pool.sample_class(wanted, random, PER_SLAB, |address| self.consider(worker, address, &mut found));
         }
         found.sort_unstable_by(Candidate::order);
         found.dedup_by_key(|candidate| candidate.address);
-        found.retain(|candidate| !worker.keeps(candidate));
         if Pool::is_same_kind(wanted, SEGMENT_BLOCK) {
             // The table's segments are blocks of this kind, and look dead or older than any item.
             found.retain(|candidate| !self.roots.stand_in((candidate.address as usize, candidate.address as usize + 1)));
@@ -245,9 +243,9 @@ impl Store {
     fn oldest_large(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
         let (random, most) = (worker.random(), (LARGE + wanted / LARGE_BYTES).min(LARGE_MAX));
         let mut found = Vec::with_capacity(most);
-        self.pool.sample_large(wanted, random, most, |address| found.push(self.candidate(address, worker.now)));
+        self.pool.sample_large(wanted, random, most, |address| self.consider(worker, address, &mut found));
         found.sort_unstable_by(Candidate::order);
-        let oldest = found.iter().take(ASKED).find(|candidate| !worker.keeps(candidate) && self.is_item(candidate))?;
+        let oldest = found.iter().take(ASKED).find(|candidate| self.is_item(candidate))?;
         let survey = self.pool.survey_large(oldest.address as usize, wanted)?;
         if self.holds_kept(worker, survey.range()) {
             return None;

@@ -252,7 +252,7 @@ fn what_is_no_item_stays() {
     }
     assert!(worker.counters.get(Counter::WindowsCleared) > 10);
     for (block, bytes) in theirs {
-        // SAFETY: live, and nobody writes it.
+        // SAFETY: the block is live, and no thread writes it.
         let now = unsafe { std::slice::from_raw_parts(block.as_ptr(), 160) };
         assert!(now == bytes, "the block at {block:p} was changed");
     }
