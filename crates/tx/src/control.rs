@@ -251,8 +251,15 @@ impl Control {
 
     /// On which of these lanes a transaction takes effect under versions alone.
     fn still_guarded(&self, lanes: u64) -> u64 {
-        let is_guarded = |lane: &usize| lanes >> lane & 1 == 1 && self.lanes[*lane].guarded.load(Acquire) != 0;
-        (0..LANES_MAX).filter(is_guarded).fold(0, |left, lane| left | 1 << lane)
+        let (mut left, mut rest) = (0, lanes);
+        while rest != 0 {
+            let lane = rest.trailing_zeros();
+            if self.lanes[lane as usize].guarded.load(Acquire) != 0 {
+                left |= 1 << lane;
+            }
+            rest &= rest - 1;
+        }
+        left
     }
 
     /// Asks for a checkpoint.
