@@ -55,7 +55,8 @@ pub(crate) struct Engine {
     unstamped: AtomicBool,
     /// Roots that belong to what is open.
     pub held: Held,
-    frontier: AtomicU64,
+    /// Each thread that allocates writes it, and every transaction reads what would lie beside it.
+    frontier: CachePadded<AtomicU64>,
     failed: AtomicBool,
     /// No transaction begins any more; those that run go on to their end.
     closing: AtomicBool,
@@ -99,7 +100,7 @@ impl Engine {
             volatile,
             rounds: Mutex::new(rounds),
             held: Held::default(),
-            frontier: AtomicU64::new(heap.allocator().frontier()),
+            frontier: CachePadded::new(AtomicU64::new(heap.allocator().frontier())),
             failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             why: Mutex::new(None),
