@@ -99,9 +99,20 @@ impl Core {
         }
     }
 
+    /// Whether the transaction that runs depends on others.
+    #[inline]
+    pub fn has_dependencies(&self) -> bool {
+        self.unguarded || self.plain || !self.dependencies.is_empty()
+    }
+
     /// Waits until everything is durable that the transaction with this timestamp depends on.
     #[inline]
     pub fn wait_for_dependencies(&mut self, timestamp: u64) -> Result<()> {
+        if self.has_dependencies() { self.wait_for_each(timestamp) } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn wait_for_each(&mut self, timestamp: u64) -> Result<()> {
         if self.unguarded {
             let before = timestamp.saturating_sub(1);
             return if before > self.known_durable { self.wait_until_durable(before) } else { Ok(()) };

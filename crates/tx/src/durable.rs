@@ -77,8 +77,7 @@ impl Core {
     /// way already. Nobody can depend on it before, and whoever does then waits for the announcement to go, as ever.
     #[inline]
     pub fn make_durable_with(&mut self, timestamp: u64, effect: impl FnOnce(&Core)) -> Result<()> {
-        let waits = self.unguarded || self.plain || !self.dependencies.is_empty();
-        if waits || self.engine.is_volatile() || self.engine.commit == Commit::Buffered {
+        if self.has_dependencies() || self.engine.is_volatile() || self.engine.commit == Commit::Buffered {
             effect(self);
             return self.make_durable(timestamp);
         }
