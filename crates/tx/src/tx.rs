@@ -182,12 +182,13 @@ impl Tx<'_> {
     /// [`write_guarded`](Self::write_guarded) of several words: address and value of each.
     #[inline(always)]
     pub fn write_all_guarded<const N: usize>(&mut self, words: [(Addr, u64); N]) -> Result<(), Abort> {
-        let core = &mut *self.core;
-        // All of them are looked at first, so that what is right takes few instructions.
-        let fits = core.noted.len() + N <= guarded::NOTED_MAX && words.iter().all(|&(a, _)| core.blocks.holds(a));
-        if self.path == Path::Versions && fits {
-            core.noted.extend_from_slice(&words);
-            return Ok(());
+        if self.path == Path::Versions {
+            let core = &mut *self.core;
+            // All of them are looked at first, so that what is right takes few instructions.
+            if core.noted.len() + N <= guarded::NOTED_MAX && words.iter().all(|&(a, _)| core.blocks.holds(a)) {
+                core.noted.extend_from_slice(&words);
+                return Ok(());
+            }
         }
         words.into_iter().try_for_each(|(a, value)| self.write_guarded(a, value))
     }

@@ -21,6 +21,7 @@ pub(crate) struct WriteSet {
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 64;
 
+#[inline(always)]
 fn bit(a: Addr) -> u64 {
     1 << ((a >> 3) & 63)
 }
@@ -37,10 +38,12 @@ impl WriteSet {
         }
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.writes.len()
     }
@@ -56,19 +59,21 @@ impl WriteSet {
         if self.filter & bit(a) == 0 {
             return None;
         }
-        let (round, number) = self.table[self.slot(a)];
-        (round == self.round).then(|| self.writes[number as usize].1)
+        self.find(a).ok().map(|number| self.writes[number].1)
     }
 
-    /// The slot of `a`: where it is, or may be put.
+    /// Where `a` is in `writes`, or else the slot that it may be put into.
     #[inline]
-    fn slot(&self, a: Addr) -> usize {
+    fn find(&self, a: Addr) -> Result<usize, usize> {
         let mask = self.table.len() - 1;
         let mut at = ((a >> 3).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask;
         loop {
             let (round, number) = self.table[at];
-            if round != self.round || self.writes[number as usize].0 == a {
-                return at;
+            if round != self.round {
+                return Err(at);
+            }
+            if self.writes[number as usize].0 == a {
+                return Ok(number as usize);
             }
             at = (at + 1) & mask;
         }
@@ -79,15 +84,14 @@ impl WriteSet {
         if (self.writes.len() + 1) * 2 > self.table.len() {
             self.grow();
         }
-        let at = self.slot(a);
-        let (round, number) = self.table[at];
-        if round == self.round {
-            self.writes[number as usize].1 = value;
-            return;
+        match self.find(a) {
+            Ok(number) => self.writes[number].1 = value,
+            Err(slot) => {
+                self.filter |= bit(a);
+                self.table[slot] = (self.round, self.writes.len() as u32);
+                self.writes.push((a, value));
+            }
         }
-        self.filter |= bit(a);
-        self.table[at] = (self.round, self.writes.len() as u32);
-        self.writes.push((a, value));
     }
 
     #[cold]
@@ -98,11 +102,14 @@ impl WriteSet {
         self.round = self.round.max(1);
         self.table.resize(slots, (0, 0));
         for number in 0..self.writes.len() {
-            let at = self.slot(self.writes[number].0);
-            self.table[at] = (self.round, number as u32);
+            // No address stands twice in `writes`.
+            if let Err(slot) = self.find(self.writes[number].0) {
+                self.table[slot] = (self.round, number as u32);
+            }
         }
     }
 
+    #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Addr, u64)> + '_ {
         self.writes.iter().copied()
     }
