@@ -4,6 +4,8 @@
 //! ```text
 //!   body ─► build the record ─► announce ─► take the lock ─► stamp lines ─► lock versions ─► write back ─► stamp versions ─► give the lock back ─► durable
 //!                                             (reads looked at again)                      one state to the next, for all threads
+//!
+//!   with the lock held:  body ─► announce ─► ... ─► give the lock back ─► build the record ─► durable       (if it has room in any case)
 //! ```
 //!
 //! What must always hold: whatever ends a run, everything it did in place (block headers of its allocations) is undone, the lock is
@@ -14,6 +16,7 @@ use std::sync::atomic::{Ordering::*, fence};
 
 use crossbeam_utils::Backoff;
 use towa_heap::Root;
+use towa_heap::lanes::Lanes;
 
 use crate::clock::{self, Clock};
 use crate::error::{Abort, Error, Result};
@@ -143,7 +146,9 @@ impl Core {
         self.forget_transaction();
         self.forget_run();
         self.writes.clear();
-        touch_pages(&mut self.noted);
+        if self.engine.tm == Tm::Rtm {
+            touch_pages(&mut self.noted);
+        }
         self.engine.control.enter_software();
         // Closing waits for those that have entered, and those that enter later see that it began.
         if let Err(closed) = self.engine.check() {
@@ -255,16 +260,15 @@ impl Core {
     }
 
     fn take_effect(&mut self) -> Effect {
-        if self.writes.is_empty() && self.touched.is_empty() && !self.allocating && self.roots.is_empty() && self.frees.is_empty() {
+        if self.writes.is_empty() && self.touched.is_empty() && !self.changes_tables() {
             return Effect::Done(0);
         }
-        self.record.clear();
-        self.note_ranges();
-        for (a, value) in self.writes.iter() {
-            self.record.word(self.view.offset(a), value);
-        }
-        if let Some(refused) = self.check_room() {
-            return refused;
+        let later = self.may_build_later();
+        if !later {
+            self.build_record();
+            if let Some(refused) = self.check_room() {
+                return refused;
+            }
         }
         let stamps = self.stamps_lines();
         self.announce_effect(stamps);
@@ -280,7 +284,9 @@ impl Core {
         // From here on everything read is as it was, and stays.
         let timestamp = self.timestamp();
         let stamp = version::stamp(self.lane, timestamp);
-        if let Err(e) = self.change_tables(stamp) {
+        if self.changes_tables()
+            && let Err(e) = self.change_tables(stamp)
+        {
             self.failed_at = self.engine.writers.are_known().then_some(timestamp);
             return Effect::Failed(e);
         }
@@ -300,7 +306,37 @@ impl Core {
             self.view.word(at).store(stamp, Release);
         }
         self.give_lock_back();
+        if later {
+            self.build_record();
+        }
         Effect::Done(timestamp)
+    }
+
+    /// Whether the record can wait until the lock is given back, which other threads may be waiting for: the lock is held already, nothing
+    /// but the write set goes into the record, and it fits, whatever the words are.
+    #[inline]
+    fn may_build_later(&mut self) -> bool {
+        if !self.holds_lock || self.changes_tables() {
+            return false;
+        }
+        let words = self.writes.len() as u64;
+        let most = Lanes::record_len(words, words);
+        !self.engine.is_durable() || 2 * most <= self.engine.lane_len && self.has_room(most)
+    }
+
+    /// Puts what it wrote in place, and the words of the write set, into the record.
+    #[inline]
+    fn build_record(&mut self) {
+        let view = self.view;
+        self.record.clear();
+        self.note_ranges();
+        self.record.each(self.writes.iter().map(|(a, value)| (view.offset(a), value)));
+    }
+
+    /// Whether it changes the heap's tables: by allocating, by freeing, or roots.
+    #[inline]
+    fn changes_tables(&self) -> bool {
+        self.allocating || !self.frees.is_empty() || !self.roots.is_empty()
     }
 
     /// Whether the transaction that is about to take effect stamps the lines that it changes. One that read and wrote

@@ -255,11 +255,22 @@ fn a_full_log_waits_for_the_checkpointer_and_a_record_that_never_fits_is_refused
             let large = thread.transaction(|tx| tx.alloc(40 << 10));
             assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
             thread.transaction(|tx| tx.write(block + 8, 5)).unwrap();
+            // Some fit because they lie in a row, and some do not even so.
+            let row = thread.transaction(|tx| tx.alloc_partly(6000 * 8, 0)).unwrap();
+            let mut fill =
+                |count: u64, apart: u64| thread.transaction(|tx| (0..count).try_for_each(|i| tx.write(row + i * 8 * apart, count)));
+            fill(3000, 1).unwrap();
+            // Into an empty log, too.
+            pool.checkpoint().unwrap();
+            for large in [fill(6000, 1), fill(2500, 2)] {
+                assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
+            }
             drop(thread);
             pool.abandon();
             let pool = reopen(dir.path(), &options);
             let thread = pool.register().unwrap();
             assert_eq!((thread.load(block), thread.load(block + 8), thread.load(block + 570 * 8)), (2999, 5, 2999));
+            assert_eq!((thread.load(row), thread.load(row + 2999 * 8)), (3000, 3000));
         }
     }
 }

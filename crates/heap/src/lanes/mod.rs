@@ -160,6 +160,7 @@ impl Lanes {
     }
 
     /// Most bytes that a record of `words` words takes that come in `runs` calls of [`RecordBuilder::words`] (or single words).
+    #[inline]
     pub fn record_len(words: u64, runs: u64) -> u64 {
         record::len_max(words, runs)
     }

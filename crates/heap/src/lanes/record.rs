@@ -495,6 +495,7 @@ impl RecordBuilder {
 }
 
 /// Most bytes that a record of `words` words in `runs` runs takes.
+#[inline]
 pub(super) fn len_max(words: u64, runs: u64) -> u64 {
     (HEAD as u64 + words + runs).next_multiple_of(LINE_WORDS as u64) * 8
 }
