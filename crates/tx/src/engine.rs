@@ -55,7 +55,8 @@ pub(crate) struct Engine {
     unstamped: AtomicBool,
     /// Roots that belong to what is open.
     pub held: Held,
-    /// Each thread that allocates writes it, and every transaction reads what would lie beside it.
+    /// The allocator's frontier that the log has durably. On a line of its own: each thread that allocates writes it, and every
+    /// transaction reads what would lie beside it.
     frontier: CachePadded<AtomicU64>,
     failed: AtomicBool,
     /// No transaction begins any more; those that run go on to their end.

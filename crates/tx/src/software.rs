@@ -2,14 +2,22 @@
 //! until the transaction takes effect, alone, under the sequence lock. With [`Tm::Lock`](crate::Tm::Lock) the lock is held from the start.
 //!
 //! ```text
-//!   body ─► build the record ─► announce ─► take the lock ─► stamp lines ─► lock versions ─► write back ─► stamp versions ─► give the lock back ─► durable
-//!                                             (reads looked at again)                      one state to the next, for all threads
+//!   body ─► build the record ─► announce ─► take the lock ─► stamp lines ─► lock versions ─► write back ─►
+//!                                     (reads looked at again)
+//!   stamp versions ─► give the lock back ─► durable
 //!
-//!   with the lock held:  body ─► announce ─► ... ─► give the lock back ─► build the record ─► durable       (if it has room in any case)
+//!   with the lock held from the start, no tables changed, and room for the record whatever its words are:
+//!   body ─► announce ─► stamp lines ─► ... ─► give the lock back ─► build the record ─► durable
 //! ```
 //!
-//! What must always hold: whatever ends a run, everything it did in place (block headers of its allocations) is undone, the lock is
-//! given back, and the allocator's journal is ended.
+//! Between `take the lock` and `give the lock back` one state becomes the next, for all threads.
+//!
+//! What must always hold:
+//! - Whatever ends a run, everything it did in place (block headers of its allocations) is undone, the lock is given back, and the
+//!   allocator's journal is ended.
+//! - From giving the lock back on, nothing fails before the record is handed over: others see the change already, and the
+//!   announcement alone keeps them from taking it for durable. A record that is built there is of words of the write set, never of
+//!   what the heap holds by then.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{Ordering::*, fence};
@@ -307,6 +315,7 @@ impl Core {
         }
         self.give_lock_back();
         if later {
+            debug_assert!(self.ranges.is_empty(), "the heap's words may be others' by now");
             self.build_record();
         }
         Effect::Done(timestamp)

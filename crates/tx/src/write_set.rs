@@ -102,10 +102,8 @@ impl WriteSet {
         self.round = self.round.max(1);
         self.table.resize(slots, (0, 0));
         for number in 0..self.writes.len() {
-            // No address stands twice in `writes`.
-            if let Err(slot) = self.find(self.writes[number].0) {
-                self.table[slot] = (self.round, number as u32);
-            }
+            let Err(slot) = self.find(self.writes[number].0) else { unreachable!("no address stands twice in `writes`") };
+            self.table[slot] = (self.round, number as u32);
         }
     }
 
