@@ -125,6 +125,7 @@ typedef struct towa_thread towa_thread; /* one thread's registration with one po
 #define TOWA_DETECT_FORGOTTEN_MARKS 2u /* compare heap and image; slow, for tests; see towa_pool_forgotten_marks */
 #define TOWA_MANUAL 4u                 /* checkpoints happen in towa_pool_checkpoint only */
 #define TOWA_PREFAULT 8u               /* take the heap's memory at open instead of as touched: heap_len bytes */
+#define TOWA_IN_PLACE 16u              /* a new pool on tmpfs: memory holds it once, image and heap are the same; else ignored */
 
 /* How to open a pool. Start from TOWA_OPTIONS_INIT; zero in any other field means the default. */
 typedef struct towa_options {
@@ -135,7 +136,8 @@ typedef struct towa_options {
     uint32_t flags;       /* TOWA_EAGER | ... */
     uint32_t persisters;  /* persister threads; default 1 (stopping the world: 2) */
     uint64_t heap_len;    /* bytes, fixed at creation; default 1 GiB; only what is used takes space */
-    uint64_t log_len;     /* bytes, fixed at creation; default: a quarter of the heap, 16 to 512 MiB */
+    uint64_t log_len;     /* bytes, fixed at creation; default: a quarter of the heap, 16 to 512 MiB (in place: an
+                             eighth, 16 to 128 MiB) */
     uint64_t interval_us; /* microseconds between checkpoints; default 100000 */
     uint64_t base;        /* address of the heap, fixed at creation; default: the library picks one */
 } towa_options;

@@ -19,13 +19,13 @@ pub struct Options {
     pub mode: u32,
     /// `TOWA_MEDIUM_DETECT` (0), `_DAX` (1), `_FILE` (2), `_RAM` (3).
     pub medium: u32,
-    /// `TOWA_EAGER`, `TOWA_DETECT_FORGOTTEN_MARKS`, `TOWA_MANUAL`, `TOWA_PREFAULT`.
+    /// `TOWA_EAGER`, `TOWA_DETECT_FORGOTTEN_MARKS`, `TOWA_MANUAL`, `TOWA_PREFAULT`, `TOWA_IN_PLACE`.
     pub flags: u32,
     /// Persister threads.
     pub persisters: u32,
     /// Capacity of the heap in bytes.
     pub heap_len: u64,
-    /// Capacity of the redo log in bytes.
+    /// Capacity of the log in bytes.
     pub log_len: u64,
     /// Microseconds between checkpoints.
     pub interval_us: u64,
@@ -86,6 +86,8 @@ pub const DETECT_FORGOTTEN_MARKS: u32 = 2;
 pub const MANUAL: u32 = 4;
 /// `towa_options.flags`: take the heap's memory at open.
 pub const PREFAULT: u32 = 8;
+/// [`Options::flags`]: a new pool on tmpfs has its image for its working copy.
+pub const IN_PLACE: u32 = 16;
 
 /// More microseconds than this are this many: nanoseconds fit in 64 bits.
 pub(crate) const INTERVAL_US_MAX: u64 = u64::MAX / 1000;
@@ -147,13 +149,14 @@ impl Options {
             other => return Err(unknown("mode", other)),
         };
         engine.medium = medium_of(self.medium).map_err(|()| unknown("medium", self.medium))?;
-        if self.flags & !(EAGER | DETECT_FORGOTTEN_MARKS | MANUAL | PREFAULT) != 0 {
+        if self.flags & !(EAGER | DETECT_FORGOTTEN_MARKS | MANUAL | PREFAULT | IN_PLACE) != 0 {
             return Err(unknown("flags", self.flags));
         }
         engine.eager = self.flags & EAGER != 0;
         engine.detect_forgotten_marks = self.flags & DETECT_FORGOTTEN_MARKS != 0;
         engine.manual = self.flags & MANUAL != 0;
         engine.prefault = self.flags & PREFAULT != 0;
+        engine.in_place = self.flags & IN_PLACE != 0;
         engine.persisters = self.persisters as usize;
         if let Some((field, len)) = [("heap_len", self.heap_len), ("log_len", self.log_len)].into_iter().find(|l| l.1 > LEN_MAX) {
             return Err(Failure::invalid(format!("towa_options.{field} is {len} bytes, more than a process can address")));

@@ -44,7 +44,7 @@ pub use dtx_layout::*;
 pub use dtx_pool::*;
 pub use dtx_run::*;
 pub use given::Given;
-pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, MANUAL, Options, PREFAULT, Stats, Window};
+pub use layout::{DETECT_FORGOTTEN_MARKS, EAGER, IN_PLACE, MANUAL, Options, PREFAULT, Stats, Window};
 pub use map::*;
 pub use pool::*;
 pub use queue::*;

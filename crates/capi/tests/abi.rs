@@ -51,6 +51,7 @@ fn facts() -> BTreeMap<String, i128> {
         ("TOWA_DETECT_FORGOTTEN_MARKS", towa::DETECT_FORGOTTEN_MARKS.into()),
         ("TOWA_MANUAL", towa::MANUAL.into()),
         ("TOWA_PREFAULT", towa::PREFAULT.into()),
+        ("TOWA_IN_PLACE", towa::IN_PLACE.into()),
         ("TOWA_UNDOABLE", towa::UNDOABLE.into()),
         ("TOWA_MAP_HASH", towa::MAP_HASH.into()),
         ("TOWA_MAP_ORDERED", towa::MAP_ORDERED.into()),

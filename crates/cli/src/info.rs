@@ -330,6 +330,15 @@ fn print_pool(lines: &mut Lines, pool: &PoolInfo) {
             .line("lanes", format!("{lanes}, one for each thread that writes, of {}", bytes(it.log_len / u64::from(lanes.max(1)))));
         return;
     }
+    if it.in_place {
+        lines.line(
+            "in place",
+            "the image is the working copy: memory holds it once, and the log is for undoing what is not durable",
+        );
+        let beside = if it.clean { "" } else { ", which the image holds once later changes are undone" };
+        lines.line("epoch", format!("{}{beside}", it.newest_epoch));
+        return;
+    }
     let when = it.newest_commit_unix_us.map_or(String::new(), |us| format!(", committed {}", utc(us / 1_000_000)));
     lines.line("epoch", format!("{}{when}; the image holds epoch {}", it.newest_epoch, it.image_epoch));
 }

@@ -49,6 +49,8 @@ struct Outcome {
     pool: String,
     /// Whether it had been closed cleanly.
     was_clean: bool,
+    /// Whether lines were undone rather than replayed: the image is the working copy.
+    in_place: bool,
     epoch: u64,
     epochs_replayed: u64,
     /// Of a pool of transactions.
@@ -74,7 +76,8 @@ fn recover(args: &RecoverArgs) -> Result<Outcome> {
     if args.accept_copy {
         towa_heap::accept_copy(&*medium)?;
     }
-    let recovery = match towa_heap::describe(&*medium)?.door {
+    let description = towa_heap::describe(&*medium)?;
+    let recovery = match description.door {
         Some(Door::Tx) => recover_tx(medium)?,
         _ => recover_epoch(medium)?,
     };
@@ -82,6 +85,7 @@ fn recover(args: &RecoverArgs) -> Result<Outcome> {
     Ok(Outcome {
         pool: report::path(&args.pool),
         was_clean: recovery.clean,
+        in_place: description.in_place,
         epoch: recovery.epoch,
         epochs_replayed: recovery.epochs_replayed,
         records_replayed: recovery.records_replayed,
@@ -113,6 +117,9 @@ fn print(outcome: &Outcome) -> Result<()> {
     let mut text = if *epoch > 0 { format!("{pool}: at epoch {epoch}; ") } else { format!("{pool}: ") };
     if outcome.was_clean && *epochs_replayed == 0 && *records_replayed == 0 {
         text += "was closed cleanly, nothing to recover";
+    } else if outcome.in_place {
+        let (size, time) = (bytes(lines_replayed * 64), micros(outcome.recovery_us));
+        text += &format!("{lines_replayed} lines ({size}) of later epochs, which were not durable, undone in {time}");
     } else if *records_replayed > 0 {
         let (size, time) = (bytes(lines_replayed * 64), micros(outcome.recovery_us));
         text += &format!("{records_replayed} records of transactions replayed ({size}) in {time}");

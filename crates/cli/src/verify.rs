@@ -154,6 +154,10 @@ fn print(args: &VerifyArgs, Found { report, contents }: &Found) -> Result<()> {
         let (epochs, lines_to_replay) = (report.epochs_to_replay, report.lines_to_replay);
         lines.line("to replay", format!("{epochs} epochs with {lines_to_replay} lines ({})", bytes(lines_to_replay * 64)));
     }
+    if report.in_place && report.lines_to_replay > 0 {
+        let lines_to_undo = report.lines_to_replay;
+        lines.line("to undo", format!("{lines_to_undo} lines ({}) of epochs that were not durable", bytes(lines_to_undo * 64)));
+    }
     if report.incomplete_epoch {
         lines.line("unfinished", "one epoch that was never acknowledged; opening drops it");
     }

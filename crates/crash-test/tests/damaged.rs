@@ -241,7 +241,9 @@ fn newer_foreign_and_contradictory_pools_are_refused_by_name() {
         let medium = with_superblock(&files, change);
         open(&medium, &files).expect("refused")
     };
-    assert!(refusal(&|sb| sb.version = 2).contains("newer"));
+    assert!(refusal(&|sb| sb.version = 3).contains("newer"));
+    // Pools in place have version 2, others version 1.
+    assert!(refusal(&|sb| sb.version = 2).contains("damaged"));
     assert!(refusal(&|sb| sb.door = 2).contains("tx door"));
     assert!(refusal(&|sb| sb.door = 99).contains("unknown"));
     assert!(refusal(&|sb| sb.magic = *b"SQLite f").contains("not a Towa pool"));

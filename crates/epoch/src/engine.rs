@@ -96,7 +96,7 @@ impl Engine {
             gate: Gate::default(),
             slots: Slots::new(),
             marked: Default::default(),
-            share: Share::of(if volatile { None } else { Some(heap.log().capacity()) }),
+            share: Share::of(&heap),
             reserved: AtomicU64::new(0),
             durable: AtomicU64::new(epoch),
             durable_changed: Default::default(),
@@ -300,7 +300,7 @@ impl Engine {
         if let Some(medium) = self.heap.medium() {
             let c = medium.counters().values();
             (stats.medium_bytes, stats.medium_fences) = (c.bytes_stored + c.bytes_streamed, c.fences);
-            (stats.log_bytes, stats.log_capacity) = (self.heap.log().live(), self.heap.log().capacity());
+            (stats.log_bytes, stats.log_capacity) = (self.log_live(), self.log_capacity());
             if self.completed_epoch() > stats.durable_epoch {
                 stats.durable_age_us = self.durable_end.lock().elapsed().as_micros() as u64;
             }

@@ -12,14 +12,17 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use towa_heap::Heap;
+use towa_heap::undo::{self, Undo};
+
 use crate::engine::Engine;
 use crate::gate::Reason;
 use crate::{Error, Result};
 
-/// Log bytes that a marked line costs at most: itself, a run, its share of headers.
-const LINE_COST: u64 = 73;
-/// What frames may waste at the end of the ring.
-const FIXED_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
+/// Bytes of a ring that a marked line costs at most: itself, a run, its share of headers.
+const RING_LINE_COST: u64 = 73;
+/// What frames may waste at the end of a ring.
+const FRAMES_SLACK: u64 = 2 * towa_heap::log::frame::FRAME_MAX as u64;
 /// Lines a thread marks before it tells the others, at most.
 const ACCOUNT_LINES: u64 = 1024;
 
@@ -29,14 +32,20 @@ const ACCOUNT_LINES: u64 = 1024;
 pub(crate) struct Share {
     lines: AtomicU64,
     account: AtomicU64,
+    /// Bytes of the log that an accounted line costs at most.
+    accounted_cost: u64,
+    /// Bytes of the log that a line may come to, an old one that is saved beside it being counted.
+    line_cost: u64,
 }
 
 impl Share {
-    /// The share of one thread in a log of `capacity` bytes; of none, without bounds.
-    pub fn of(capacity: Option<u64>) -> Share {
-        let share = Share { lines: AtomicU64::new(u64::MAX), account: AtomicU64::new(ACCOUNT_LINES) };
-        if let Some(capacity) = capacity {
-            share.divide(capacity, 1);
+    /// The share of one thread in the log of `heap`; without bounds where that keeps nothing.
+    pub fn of(heap: &Heap) -> Share {
+        let (accounted_cost, line_cost) =
+            if heap.undo().is_some() { (undo::LINE_COST, undo::LINE_COST) } else { (RING_LINE_COST, RING_LINE_COST * 2) };
+        let share = Share { lines: AtomicU64::new(u64::MAX), account: AtomicU64::new(ACCOUNT_LINES), accounted_cost, line_cost };
+        if !heap.is_volatile() {
+            share.divide(heap.log_capacity(), 1);
         }
         share
     }
@@ -44,7 +53,7 @@ impl Share {
     /// A transaction may mark a 128th of the log, a line and an old one saved for it being counted; where more than 32 threads are
     /// registered, half of the log is divided among them.
     fn divide(&self, capacity: u64, threads: u64) {
-        let lines = (capacity / (LINE_COST * 2 * 64)).min(capacity / (LINE_COST * 2 * 2) / threads.max(1)).clamp(1, 1 << 16);
+        let lines = (capacity / (self.line_cost * 64)).min(capacity / (self.line_cost * 2) / threads.max(1)).clamp(1, 1 << 16);
         self.lines.store(lines, Relaxed);
         self.account.store((lines / 4).clamp(1, ACCOUNT_LINES), Relaxed);
     }
@@ -54,8 +63,9 @@ impl Engine {
     /// Adds `lines` to what transactions of `epoch` marked and saved, and closes the gate before the log can overflow.
     pub fn account(&self, epoch: u64, lines: u64) {
         let mine = self.marked[(epoch % 2) as usize].fetch_add(lines, Relaxed) + lines;
-        let capacity = self.heap.log().capacity();
-        if mine * LINE_COST > capacity / 4 {
+        let capacity = self.log_capacity();
+        // Beside the running epoch's there are those of the one that ends, and in place those of the durable one.
+        if mine * self.share.accounted_cost > capacity / 4 {
             self.end_epoch();
         }
         let used = self.log_space_used();
@@ -78,16 +88,40 @@ impl Engine {
         self.marked[(epoch % 2) as usize].store(0, Relaxed);
     }
 
-    /// Bytes of log that are live, or will be: all marked and saved lines, and what large transactions reserved (each line once, and once
-    /// more an old one saved).
-    fn log_space_used(&self) -> u64 {
-        let marked: u64 = self.marked.iter().map(|m| m.load(Relaxed)).sum();
-        self.heap.log().live() + (marked + self.reserved.load(Relaxed) * 2) * LINE_COST
+    /// Bytes of log that there are.
+    pub fn log_capacity(&self) -> u64 {
+        self.heap.log_capacity()
     }
 
-    /// Bytes of log kept free for what running transactions may mark without asking.
+    /// Bytes of log that are live.
+    pub fn log_live(&self) -> u64 {
+        self.heap.undo().map_or_else(|| self.heap.log().live(), Undo::in_use)
+    }
+
+    /// Bytes of log that are live, or will be: all marked and saved lines, and what large transactions reserved (each line once, and once
+    /// more an old one saved). In place the blocks that are taken say how many lines were marked.
+    fn log_space_used(&self) -> u64 {
+        let marked: u64 = if self.heap.undo().is_some() { 0 } else { self.marked.iter().map(|m| m.load(Relaxed)).sum() };
+        self.log_live() + marked * self.share.accounted_cost + self.reserved.load(Relaxed) * self.share.line_cost
+    }
+
+    /// Bytes of log kept free for what running transactions may mark without asking. In place that is told by blocks, of which a
+    /// thread may have begun one in each of three epochs; at most half of the log, so that some threads can always go on. (Blocks
+    /// beyond its length are there for the rest.)
     fn kept_free(&self) -> u64 {
-        self.slots.taken() as u64 * (self.share_lines() + self.account_lines()) * LINE_COST * 2 + FIXED_SLACK
+        let threads = self.slots.taken() as u64;
+        match self.heap.undo() {
+            Some(undo) => {
+                let each = Undo::most_for(self.share_lines() + self.account_lines()) + 2 * Undo::most_for(0);
+                (threads * each).min(undo.capacity() / 2)
+            }
+            None => threads * (self.share_lines() + self.account_lines()) * self.share.line_cost + FRAMES_SLACK,
+        }
+    }
+
+    /// Bytes of the log that no line gets.
+    fn fixed_slack(&self) -> u64 {
+        if self.heap.undo().is_some() { Undo::most_for(0) } else { FRAMES_SLACK }
     }
 
     /// Whether a transaction that starts now might overflow the ring.
@@ -97,7 +131,7 @@ impl Engine {
 
     /// Whether one that reserves `lines` might.
     fn is_short_of(&self, lines: u64) -> bool {
-        self.log_space_used() + lines * 2 * LINE_COST + self.kept_free() > self.heap.log().capacity()
+        self.log_space_used() + lines * self.share.line_cost + self.kept_free() > self.log_capacity()
     }
 
     /// Lines that any transaction may mark; log space for them is kept free at every start.
@@ -115,7 +149,7 @@ impl Engine {
     /// The number of registered threads has changed, and with it what each may mark.
     pub fn threads_changed(&self) {
         if !self.heap.is_volatile() {
-            self.share.divide(self.heap.log().capacity(), self.slots.taken() as u64);
+            self.share.divide(self.log_capacity(), self.slots.taken() as u64);
             self.review_gate();
         }
     }
@@ -124,7 +158,7 @@ impl Engine {
     /// reserved. What is kept free for others is used if need be. Undone by [`unreserve`](Self::unreserve).
     pub fn reserve_more(&self, lines: u64) -> bool {
         self.reserved.fetch_add(lines, Relaxed);
-        let fits = self.log_space_used() + FIXED_SLACK <= self.heap.log().capacity();
+        let fits = self.log_space_used() + self.fixed_slack() <= self.log_capacity();
         if !fits {
             self.unreserve(lines);
         }
@@ -137,12 +171,11 @@ impl Engine {
         if self.heap.is_volatile() || lines <= self.share_lines() {
             return Ok(0);
         }
-        let log_len = self.heap.log().capacity();
-        let kept = self.kept_free().max(log_len / 4 + FIXED_SLACK);
-        if lines * LINE_COST * 2 + kept > log_len {
+        let (log_len, slack, cost) = (self.log_capacity(), self.fixed_slack(), lines * self.share.line_cost);
+        let kept = self.kept_free().max(log_len / 4 + slack);
+        if cost + kept > log_len {
             // What is kept free grows with the log, all but the slack.
-            let need =
-                (lines * LINE_COST * 2 + FIXED_SLACK) as f64 / (1.0 - (kept - FIXED_SLACK) as f64 / log_len as f64).max(0.01);
+            let need = (cost + slack) as f64 / (1.0 - (kept - slack) as f64 / log_len as f64).max(0.01);
             return Err(Error::TooLarge { wanted: bytes, log_len, need: need as u64 });
         }
         Ok(lines)

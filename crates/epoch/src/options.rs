@@ -20,7 +20,8 @@ pub enum Mode {
 pub struct Options {
     /// Capacity of the heap in bytes; fixed at creation. Default 1 GiB. Only what is used takes space.
     pub heap_len: u64,
-    /// Bytes of the redo log; fixed at creation; `None`: a quarter of the heap, between 16 and 512 MiB.
+    /// Bytes of the log; fixed at creation; `None`: a quarter of the heap, between 16 and 512 MiB; in place: an eighth, between 16 and
+    /// 128 MiB, and 8 MiB where less is given.
     pub log_len: Option<u64>,
     /// Time between checkpoints. Default 100 ms.
     pub interval: Duration,
@@ -35,6 +36,10 @@ pub struct Options {
     pub prefault: bool,
     /// Which medium: `None` detects it from the path.
     pub medium: Option<towa_media::Kind>,
+    /// A new pool on memory (`ram`) is in place: its image is its working copy. It takes half of the memory, and no persister copies
+    /// anything; memory has no huge pages then unless tmpfs gives them, and an epoch's first mark of a line copies it. Without effect on
+    /// other media, and on pools that are there.
+    pub in_place: bool,
     /// Address of the heap; fixed at creation; `None` picks one.
     pub base: Option<usize>,
     /// Compare working copy and image at every epoch and report lines that were written but not marked. Slow; for tests.
@@ -54,6 +59,7 @@ impl Default for Options {
             eager: false,
             prefault: false,
             medium: None,
+            in_place: false,
             base: None,
             detect_forgotten_marks: false,
             manual: false,

@@ -11,6 +11,8 @@
 //!   6 cut       fence the image, superblock, fence; log space is free again
 //! ```
 //!
+//! A heap in place (`towa_heap::undo`) has step 1 and, in place of all others, the head of its undo log.
+//!
 //! Stopping after any step is safe: before the end of 4 the image and log hold epoch e-1 (frames without a record are nothing);
 //! after it, image + log hold e whatever part of 5 was done, until 6 says that the image alone does.
 
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use towa_heap::log::frame::unpack_run;
 use towa_heap::log::{EpochWriter, FrameBuilder};
+use towa_heap::undo::Undo;
 use towa_media::persist::prefetch;
 use towa_media::{Durability, LINE};
 
@@ -89,16 +92,40 @@ impl Checkpointer {
             engine.note_idle(now);
             // A reservation that came and went may have kept the gate closed at the last look, and nothing else opens it now.
             engine.review_gate();
-        } else if let Err(e) = self.take(engine, observe) {
+            if !self.frees_blocks(engine) {
+                engine.check()?;
+                return Ok(engine.durable.load(Acquire));
+            }
+        }
+        if let Err(e) = self.take(engine, observe) {
             engine.poison(e.to_string());
             return Err(e);
+        }
+        if self.is_short_of_blocks(engine) {
+            // The blocks of the epoch just made durable come free with the next one. Threads wait for them, or would have to ask twice.
+            self.take(engine, &mut |_| ()).inspect_err(|e| engine.poison(e.to_string()))?;
         }
         engine.check()?;
         Ok(engine.durable.load(Acquire))
     }
 
+    /// Whether a checkpoint of nothing is wanted: in place the durable epoch's blocks are taken until the next one is durable.
+    fn frees_blocks(&self, engine: &Engine) -> bool {
+        let is_wanted = self.in_hurry || engine.manual || engine.gate.is_closed_for(Reason::LogSpace);
+        is_wanted && engine.heap.undo().is_some_and(|undo| undo.in_use() > 0)
+    }
+
+    /// Whether a heap in place is short of blocks although an epoch has become durable.
+    fn is_short_of_blocks(&self, engine: &Engine) -> bool {
+        let is_short = |undo: &Undo| undo.in_use() > undo.capacity() / 2;
+        let Some(undo) = engine.heap.undo().filter(|undo| undo.in_use() > 0) else { return false };
+        engine.gate.is_closed_for(Reason::LogSpace) || engine.manual && is_short(undo)
+    }
+
     fn take(&mut self, engine: &Engine, observe: &mut dyn FnMut(Phase)) -> Result<()> {
-        wait_for_commit_slot(engine)?;
+        if engine.heap.undo().is_none() {
+            wait_for_commit_slot(engine)?;
+        }
         let began = Instant::now();
         let stop_the_world = engine.mode == Mode::StopTheWorld;
         if stop_the_world {
@@ -113,6 +140,9 @@ impl Checkpointer {
         engine.counts.boundary_us_max.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
         observe(Phase::Quiet);
         engine.check()?;
+        if let Some(undo) = engine.heap.undo() {
+            return self.take_in_place(engine, undo, epoch, ended, observe);
+        }
 
         let writer = engine.heap.log().begin(epoch, self.prev);
         self.pace(engine, epoch);
@@ -157,6 +187,44 @@ impl Checkpointer {
         } else {
             engine.pending.1.notify_all();
         }
+        self.end(engine, epoch);
+        if engine.markers.is_some() {
+            // A sync medium's image may be many epochs behind; the comparison is of the newest.
+            apply_pending(engine, &mut || ())?;
+            crate::detector::compare(engine)?;
+        }
+        Ok(())
+    }
+
+    /// The rest of a checkpoint of a heap in place: what was written is in the image already, and is durable with the head of the undo log.
+    fn take_in_place(
+        &mut self,
+        engine: &Engine,
+        undo: &Undo,
+        epoch: u64,
+        ended: Instant,
+        observe: &mut dyn FnMut(Phase),
+    ) -> Result<()> {
+        // What cannot be found again must not be called durable.
+        engine.check_files(true)?;
+        undo.publish(epoch, engine.heap.allocator().frontier())?;
+        engine.read_done.store(epoch, Release);
+        if engine.mode == Mode::StopTheWorld {
+            engine.gate.open(&engine.clock, Reason::Checkpoint);
+        }
+        engine.counts.checkpoints.fetch_add(1, Relaxed);
+        engine.counts.lines_logged.fetch_add(engine.marked[(epoch % 2) as usize].load(Relaxed), Relaxed);
+        engine.counts.checkpoint_us_max.fetch_max(ended.elapsed().as_micros() as u64, Relaxed);
+        engine.forget_marked(epoch);
+        engine.publish_durable(epoch, ended);
+        observe(Phase::Committed);
+        observe(Phase::Applied);
+        self.end(engine, epoch);
+        Ok(())
+    }
+
+    /// What is left to do when `epoch` is durable.
+    fn end(&mut self, engine: &Engine, epoch: u64) {
         engine.review_gate();
         if let Some(tags) = &engine.tags {
             tags.sweep(epoch + 1, engine.heap.allocator().frontier() / LINE as u64);
@@ -164,12 +232,6 @@ impl Checkpointer {
         // Space is provided here and not where a transaction needs it: on tmpfs that means zeroing pages. A full medium is found by
         // the allocation that needs the space.
         self.provide_ahead(engine);
-        if engine.markers.is_some() {
-            // A sync medium's image may be many epochs behind; the comparison is of the newest.
-            apply_pending(engine, &mut || ())?;
-            crate::detector::compare(engine)?;
-        }
-        Ok(())
     }
 
     /// Provides space for what transactions may allocate until the next checkpoint has ended, so that none waits for the medium itself: twice

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use towa_heap::superblock::Door;
 use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root};
-use towa_media::{Durability, Medium};
+use towa_media::{Durability, Kind, Medium};
 
 use crate::detector::ForgottenMark;
 use crate::engine::Engine;
@@ -49,7 +49,9 @@ impl Pool {
             return Self::volatile(options);
         }
         // Before anything is made, its directory included.
-        Self::to_create(options).check()?;
+        let on_memory =
+            || Ok::<_, Error>(options.medium.map_or_else(|| Ok(towa_media::detect(dir)?.kind), Ok::<_, Error>)? == Kind::Ram);
+        Self::to_create(options, options.in_place && on_memory()?).check()?;
         Self::create_on(towa_media::open_dir(dir, options.medium, true)?, options)
     }
 
@@ -75,12 +77,17 @@ impl Pool {
 
     /// Creates a pool on `medium`.
     pub fn create_on(medium: Arc<dyn Medium>, options: &Options) -> Result<Pool> {
-        Self::start(Heap::create(medium, &Self::to_create(options))?, options)
+        let in_place = options.in_place && medium.kind() == Kind::Ram;
+        if in_place && options.detect_forgotten_marks {
+            return Err(no_detector(medium.location()));
+        }
+        Self::start(Heap::create(medium, &Self::to_create(options, in_place))?, options)
     }
 
     /// What the heap's part of a new pool is like.
-    fn to_create(options: &Options) -> CreateOptions {
-        let log = LogShape::Ring { len: options.log_len };
+    fn to_create(options: &Options, in_place: bool) -> CreateOptions {
+        let len = options.log_len;
+        let log = if in_place { LogShape::Undo { len } } else { LogShape::Ring { len } };
         CreateOptions { door: Door::Epoch, heap_len: options.heap_len, log, base: options.base, prefault: options.prefault }
     }
 
@@ -98,6 +105,9 @@ impl Pool {
     }
 
     fn start(heap: Heap, options: &Options) -> Result<Pool> {
+        if options.detect_forgotten_marks && heap.undo().is_some() {
+            return Err(no_detector(heap.location()));
+        }
         let engine = Engine::new(heap, options)?;
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(&engine)));
         let (mut background, mut failed) = (Vec::new(), None);
@@ -180,7 +190,8 @@ impl Pool {
         self.engine().wait_durable(epoch, Instant::now().checked_add(timeout))
     }
 
-    /// Takes a checkpoint now, on the calling thread; gives the newest durable epoch. Does nothing when nothing was changed.
+    /// Takes a checkpoint now, on the calling thread; gives the newest durable epoch. Does nothing when nothing was changed, but
+    /// that in place it frees log space which the durable epoch still has.
     pub fn checkpoint(&self) -> Result<u64> {
         self.refuse_in_transaction("checkpoint")?;
         self.checkpoint_observed(&mut |_| ())
@@ -200,7 +211,7 @@ impl Pool {
             return Ok(engine.clock.epoch());
         }
         let durable = self.0.checkpointer.lock().checkpoint(engine, observe)?;
-        if self.0.manual && persister::log_is_half_full(engine, engine.pending.0.lock().len()) {
+        if self.0.manual && engine.heap.undo().is_none() && persister::log_is_half_full(engine, engine.pending.0.lock().len()) {
             self.apply_now()?;
         }
         Ok(durable)
@@ -267,6 +278,11 @@ impl Pool {
     /// The medium; `None` when volatile.
     pub fn medium(&self) -> Option<&Arc<dyn Medium>> {
         self.engine().heap.medium()
+    }
+
+    /// Whether its image is its working copy: see [`Options::in_place`].
+    pub fn is_in_place(&self) -> bool {
+        self.engine().heap.undo().is_some()
     }
 
     /// What opening found and did.
@@ -403,4 +419,11 @@ fn spawn(name: &'static str, engine: &Arc<Engine>, work: Work) -> Result<JoinHan
     };
     let thread = std::thread::Builder::new().name(name.into()).spawn(guarded);
     thread.map_err(|e| Error::Usage(format!("thread {name} cannot be started: {e}; raise the limit of threads")))
+}
+
+fn no_detector(pool: String) -> Error {
+    Error::Usage(format!(
+        "{pool}: forgotten marks are found by comparing the working copy with the image, and this pool's image is its working copy; \
+         test with a pool that is not in place"
+    ))
 }

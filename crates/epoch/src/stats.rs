@@ -19,7 +19,7 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Log capacity in bytes.
     pub log_capacity: u64,
-    /// Lines logged since the pool was opened.
+    /// Lines logged since the pool was opened; in place: lines whose old bytes were, as far as threads have told.
     pub lines_logged: u64,
     /// Of these, old lines saved by users (copy on write).
     pub lines_copied_on_write: u64,
@@ -41,7 +41,7 @@ pub struct Stats {
     pub threads: u64,
     /// Share of a lazily opened heap that is in anonymous memory by now, in per cent.
     pub warm_percent: u64,
-    /// Lines replayed from the log at open.
+    /// Lines replayed from the log at open; in place: undone.
     pub recovered_lines: u64,
     /// Microseconds that recovery took at open.
     pub recovery_us: u64,

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use towa_heap::alloc::Cache;
+use towa_heap::undo::Cursor;
 use towa_media::LINE;
 use towa_media::persist::prefetch;
 
@@ -10,7 +11,7 @@ use crate::engine::Engine;
 use crate::pool::Pool;
 use crate::slot::Slot;
 use crate::tags::{NO_TAG, tag_of};
-use crate::tx::{Tx, Undo};
+use crate::tx::{Rollback, Tx};
 use crate::{Error, Result};
 
 /// What the fast path of `mark` needs; the inlined C version reads the same struct.
@@ -48,10 +49,13 @@ pub struct Thread {
     pub(crate) refused: Cell<usize>,
     /// Whether the running transaction can be rolled back.
     pub(crate) undoable: Cell<bool>,
-    pub(crate) undo: RefCell<Undo>,
+    pub(crate) rollback: RefCell<Rollback>,
+    /// Where the next old line goes, of a heap in place.
+    pub(crate) undo_cursor: RefCell<Cursor>,
 }
 
-// SAFETY: the pointer in `window` is to the engine's tags, which the pool keeps; a Thread is used by one thread at a time.
+// SAFETY: the pointers in `window` and `undo_cursor` are to the engine's tags and log, which the pool keeps; a Thread is used by one thread at
+// a time.
 unsafe impl Send for Thread {}
 
 impl std::fmt::Debug for Thread {
@@ -97,7 +101,8 @@ impl Thread {
             cache: RefCell::new(Cache::default()),
             refused: Cell::new(0),
             undoable: Cell::new(false),
-            undo: RefCell::default(),
+            rollback: RefCell::default(),
+            undo_cursor: RefCell::default(),
         }
     }
 

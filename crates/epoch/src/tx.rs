@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering::*};
 
 use towa_heap::Root;
 use towa_heap::alloc::Marker;
+use towa_heap::undo::Undo;
 use towa_media::LINE;
 
 use crate::pool::Pool;
@@ -20,7 +21,7 @@ use crate::{Error, Result};
 
 /// What an undoable transaction can restore.
 #[derive(Debug, Default)]
-pub(crate) struct Undo {
+pub(crate) struct Rollback {
     lines: HashMap<u64, [u8; LINE]>,
     roots: bool,
 }
@@ -103,7 +104,7 @@ impl<'t> Tx<'t> {
         if offset >= window.len || len > window.len - offset {
             outside(address, len, window);
         }
-        (offset / LINE..=(offset + len - 1) / LINE).for_each(|line| self.save_for_undo(line as u64));
+        (offset / LINE..=(offset + len - 1) / LINE).for_each(|line| self.save_for_rollback(line as u64));
     }
 
     /// Marks lines `first..=last`, some of which this epoch has not marked yet (or the transaction is undoable).
@@ -116,6 +117,9 @@ impl<'t> Tx<'t> {
         let slot = thread.slot();
         let tags = engine.tags.as_ref().expect("only tracked heaps come here");
         let epoch = thread.epoch.get();
+        if let Some(undo) = engine.heap.undo() {
+            return self.mark_in_place(undo, first, last);
+        }
         let (mine, before, after) = (tag_of(epoch), tag_of(epoch - 1), tag_of(epoch + 1));
         if let Some(warming) = &engine.warming {
             warming.before_first_marks(first as usize * LINE, (last as usize + 1) * LINE);
@@ -125,7 +129,7 @@ impl<'t> Tx<'t> {
         // SAFETY: the slot's thread, inside a transaction of `epoch`.
         let list = unsafe { slot.list(epoch) };
         if thread.undoable.get() {
-            (first..=last).for_each(|line| self.save_for_undo(line));
+            (first..=last).for_each(|line| self.save_for_rollback(line));
         }
         let (mut added, mut saved, mut run) = (0, 0, first);
         for line in first..=last {
@@ -159,6 +163,41 @@ impl<'t> Tx<'t> {
         }
         if added > 0 {
             self.account(epoch, added, saved);
+        }
+    }
+
+    /// [`mark_slow`](Self::mark_slow) of a heap in place: the old bytes go to the undo log, before the line may be written.
+    fn mark_in_place(&self, undo: &Undo, first: u64, last: u64) {
+        let (thread, epoch) = (self.thread, self.epoch());
+        let tags = thread.engine().tags.as_ref().expect("only tracked heaps come here");
+        let (mine, after) = (tag_of(epoch), tag_of(epoch + 1));
+        if thread.undoable.get() {
+            (first..=last).for_each(|line| self.save_for_rollback(line));
+        }
+        let mut cursor = thread.undo_cursor.borrow_mut();
+        let mut added = 0;
+        for line in first..=last {
+            let tag = tags.get(line);
+            let found = tag.load(Relaxed);
+            if found == mine {
+                continue;
+            }
+            if found == after {
+                // The entry of the later epoch has the bytes of this one's end, or an earlier entry of this one has those before it. What
+                // stands in the line now was never durable.
+                self.conflict(line);
+                continue;
+            }
+            let address = thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
+            // SAFETY: this thread's cursor, inside a transaction of `epoch`, which is not durable before that ends; two epochs at most are not
+            // durable. The line lies in the heap, and nobody else writes it during this transaction.
+            unsafe { undo.save(&mut cursor, epoch, line, address) };
+            tag.store(mine, Relaxed);
+            added += 1;
+        }
+        drop(cursor);
+        if added > 0 {
+            self.account(epoch, added, 0);
         }
     }
 
@@ -213,9 +252,9 @@ impl<'t> Tx<'t> {
         }
     }
 
-    fn save_for_undo(&self, line: u64) {
+    fn save_for_rollback(&self, line: u64) {
         let address = self.thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
-        self.thread.undo.borrow_mut().lines.entry(line).or_insert_with(|| {
+        self.thread.rollback.borrow_mut().lines.entry(line).or_insert_with(|| {
             // SAFETY: the line lies in the heap, and only this transaction writes it now.
             unsafe { address.cast::<[u8; LINE]>().read() }
         });
@@ -263,7 +302,7 @@ impl<'t> Tx<'t> {
             return Err(Error::Usage(format!("root {name:?} would point outside the pool, to {:p}", r.ptr)));
         }
         if self.thread.undoable.get() {
-            self.thread.undo.borrow_mut().roots = true;
+            self.thread.rollback.borrow_mut().roots = true;
         }
         // SAFETY: slots of the root table, whose lock is held; each is written by transactions of one epoch at a time.
         let mark = |address: usize, len: usize| unsafe { self.mark(without_provenance(address), len) };
@@ -314,18 +353,18 @@ impl<'t> Tx<'t> {
         if !self.thread.undoable.replace(false) {
             return engine.poison("a transaction was aborted half done; begin it undoable to roll back instead");
         }
-        let undo = std::mem::take(&mut *self.thread.undo.borrow_mut());
+        let rollback = std::mem::take(&mut *self.thread.rollback.borrow_mut());
         let cache = &mut self.thread.cache.borrow_mut();
         if good {
             return engine.heap.allocator().commit(cache);
         }
-        for (line, bytes) in &undo.lines {
+        for (line, bytes) in &rollback.lines {
             let address = engine.heap.base().as_ptr().wrapping_add(*line as usize * LINE);
             // SAFETY: a line this transaction marked, and nobody else writes meanwhile.
             unsafe { address.cast::<[u8; LINE]>().write(*bytes) };
         }
         engine.heap.allocator().rollback(cache, &Marks(self));
-        if undo.roots
+        if rollback.roots
             && let Err(why) = engine.heap.roots().reload(|a| engine.heap.contains(a))
         {
             engine.poison(why);

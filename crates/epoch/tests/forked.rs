@@ -19,12 +19,33 @@ fn go_on(pool: Pool, mut thread: towa_epoch::Thread) -> i32 {
     i32::from(!works || !asked.iter().all(is_refused))
 }
 
+/// Whether the calling process can read a byte at `address`, by a call that fails where it cannot.
+fn can_read(address: usize) -> bool {
+    let mut ends = [0; 2];
+    // SAFETY: plain calls; `write` fails where there is no memory.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        let written = libc::write(ends[1], std::ptr::without_provenance(address), 1);
+        assert!(ends.iter().all(|end| libc::close(*end) == 0));
+        written == 1
+    }
+}
+
 /// A transaction died at its first access, and `sync` waited for ever for a thread that is not there.
 #[test]
 fn a_forked_child_that_goes_on_is_refused_by_name() {
+    let options = Options { heap_len: 8 << 20, log_len: Some(8 << 20), medium: Some(towa_media::Kind::Ram), ..Options::default() };
+    a_child_is_refused(&options);
+    // Here the child would tear the pool itself, not a copy of its memory.
+    a_child_is_refused(&Options { in_place: true, ..options });
+}
+
+fn a_child_is_refused(options: &Options) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { heap_len: 8 << 20, log_len: Some(4 << 20), medium: Some(towa_media::Kind::Ram), ..Options::default() };
-    let pool = Pool::create(dir.path(), &options).unwrap();
+    let pool = Pool::create(dir.path(), options).unwrap();
+    assert_eq!(pool.is_in_place(), options.in_place);
+    let heap = pool.heap_range().0;
+    assert!(can_read(heap));
     let mut thread = pool.register().unwrap();
     thread.begin().unwrap().commit();
     // SAFETY: the child uses copies of what the parent has, which refuse, and ends. An alarm ends one that waits.
@@ -32,6 +53,9 @@ fn a_forked_child_that_goes_on_is_refused_by_name() {
         let child = libc::fork();
         if child == 0 {
             libc::alarm(20);
+            if can_read(heap) {
+                libc::_exit(2);
+            }
             libc::_exit(go_on(std::ptr::read(&raw const pool), std::ptr::read(&raw const thread)));
         }
         let mut status = 0;

@@ -22,7 +22,7 @@ use crate::open::{How, lock_image, lock_new};
 use crate::stamp::{self, Stamp};
 use crate::superblock::{self, Door, HEAP_MAX, RING_MAX, Superblock};
 use crate::working::Working;
-use crate::{Error, Result, names, roots, tables};
+use crate::{Error, Result, names, roots, tables, undo};
 
 /// The least that a new heap can have. Roots and the table of chunks take two chunks, which leaves six: blocks of as many sizes as that, or
 /// one of a size whose slab takes five.
@@ -41,6 +41,11 @@ pub enum LogShape {
     /// One ring of epochs: the epoch door.
     Ring {
         /// Bytes; `None`: a quarter of the heap, between 16 and 512 MiB.
+        len: Option<u64>,
+    },
+    /// An undo log: the heap is in place, the image is the working copy. The epoch door, on memory ([`towa_media::Kind::Ram`]) alone.
+    Undo {
+        /// Bytes, of which there are 8 MiB at least; `None`: an eighth of the heap, between 16 and 128 MiB.
         len: Option<u64>,
     },
     /// Lanes of records, one for each thread that writes: the tx door. Their space is provided when they are first used.
@@ -92,6 +97,7 @@ impl Heap {
     }
 
     fn create_like(medium: Arc<dyn Medium>, sb: Superblock, prefault: bool) -> Result<Heap> {
+        check_in_place(&*medium, &sb)?;
         // Held until this returns, whatever fails in between: from the moment the superblock has its name, another
         // process that gets the lock may open the pool and commit to it, and what it was told is durable must not be
         // removed below.
@@ -100,9 +106,9 @@ impl Heap {
             return Err(Error::Exists { pool: medium.location() });
         }
         let left = leftovers(&*medium)?;
-        // The likeliest thing to be refused: ask for it before there are files.
-        let working = Working::fresh(&sb)?;
-        if prefault {
+        // The likeliest thing to be refused: ask for it before there are files. (A heap in place takes it as soon as it has its image.)
+        let working = if sb.is_in_place() { None } else { Some(Working::fresh(&sb)?) };
+        if let (Some(working), true) = (&working, prefault) {
             working.prefault()?;
         }
         if !left.is_empty() {
@@ -113,7 +119,7 @@ impl Heap {
             let sb = write_new_pool(&*medium, &*lock, sb, &mut made)?;
             let door = Door::from_number(sb.door);
             lock_image(&*lock, door)?;
-            Self::start(Arc::clone(&medium), Arc::clone(&lock), door, How::Created(working))
+            Self::start(Arc::clone(&medium), Arc::clone(&lock), door, How::Created { working, prefault })
         };
         let result = make();
         if result.is_err() {
@@ -121,6 +127,19 @@ impl Heap {
         }
         result
     }
+}
+
+/// Refuses a heap in place where a loss of power would leave half of it, or where the image is not to be had as memory.
+pub(crate) fn check_in_place(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
+    if !sb.is_in_place() || medium.kind() == towa_media::Kind::Ram {
+        return Ok(());
+    }
+    let what = format!(
+        "{}: a pool whose image is its working copy, for which there is no medium but memory: on this one a loss of power would tear it; copy \
+         it with `towa backup`, and open the copy here; nothing was changed",
+        medium.location()
+    );
+    Err(Error::Options { what })
 }
 
 pub(crate) fn check_heap_len(heap_len: u64) -> Result<u64> {
@@ -137,6 +156,11 @@ pub fn default_log_len(heap_len: u64) -> u64 {
     (heap_len / 4).clamp(16 << 20, 512 << 20)
 }
 
+/// Bytes of undo log that a new pool in place gets where none are asked for: an eighth of the heap, between 16 and 128 MiB.
+pub fn default_undo_len(heap_len: u64) -> u64 {
+    (heap_len / 8).clamp(16 << 20, 128 << 20)
+}
+
 /// Bytes of the log's parts, and how many these are.
 fn check_log(options: &CreateOptions, heap_len: u64) -> Result<(u64, u32)> {
     let refused = |what| Err(Error::Options { what });
@@ -147,6 +171,14 @@ fn check_log(options: &CreateOptions, heap_len: u64) -> Result<(u64, u32)> {
                 return refused(format!("log length {len} is not between {RING_MIN} bytes and 1 TiB"));
             }
             Ok((len.next_multiple_of(4096), COMMIT_SLOTS))
+        }
+        (Door::Epoch, LogShape::Undo { len }) => {
+            let len = len.unwrap_or_else(|| default_undo_len(heap_len));
+            if !(RING_MIN..=RING_MAX).contains(&len) {
+                return refused(format!("log length {len} is not between {RING_MIN} bytes and 1 TiB"));
+            }
+            // Whether a new pool is in place depends on where it is: a length that does elsewhere is not refused here.
+            Ok((undo::whole_groups(len.max(undo::BLOCKS_LEN_MIN)), 0))
         }
         (Door::Tx, LogShape::Lanes { count, lane_len }) => {
             if !(1..=LANES_MAX).contains(&count) {
@@ -164,6 +196,14 @@ fn check_log(options: &CreateOptions, heap_len: u64) -> Result<(u64, u32)> {
     }
 }
 
+/// Makes `sb` that of a pool with a ring.
+pub(crate) fn give_ring(sb: &mut Superblock) {
+    // The programs that use it may need as long a log as it had.
+    let len = default_log_len(sb.heap_len).max(sb.ring_len);
+    sb.version = superblock::version_of(false);
+    (sb.in_place, sb.ring_len, sb.commit_slots) = (0, len.next_multiple_of(4096), COMMIT_SLOTS);
+}
+
 fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     let heap_len = check_heap_len(options.heap_len)?;
     let (ring_len, commit_slots) = check_log(options, heap_len)?;
@@ -174,9 +214,10 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
             format!("base address {base:#x}: not a multiple of 2 MiB above 0, or the heap would not end below {ADDRESS_END:#x}");
         return Err(Error::Options { what });
     }
+    let in_place = matches!(options.log, LogShape::Undo { .. });
     Ok(Superblock {
         magic: superblock::MAGIC,
-        version: superblock::VERSION,
+        version: superblock::version_of(in_place),
         door: options.door as u32,
         uuid: *uuid.as_bytes(),
         base,
@@ -185,6 +226,7 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
         commit_slots,
         chunk_len: CHUNK as u32,
         clean: 1,
+        in_place: u32::from(in_place),
         stamp: stamp::draw(),
         anchor: crate::recovery::first_anchor(uuid.as_bytes()),
         frontier: CHUNK,
@@ -238,12 +280,16 @@ fn write_new_pool(medium: &dyn Medium, lock: &dyn Lock, mut sb: Superblock, made
     Stamp::of_new_file(&sb, names::IMAGE).write(&*image)?;
     image.fence()?;
     let tx = sb.door == Door::Tx as u32;
-    let allocation = if tx { Allocation::Sparse } else { Allocation::Full };
+    let allocation = if tx || sb.is_in_place() { Allocation::Sparse } else { Allocation::Full };
     let log_len = superblock::log_len(&sb);
     let log = create(names::LOG, log_len + stamp::LEN, allocation)?;
     if tx {
         // A lane's space is provided when it is first used.
         log.reserve(0, CUTS_LEN)?;
+        log.reserve(log_len, stamp::LEN)?;
+    }
+    if sb.is_in_place() {
+        log.reserve(0, undo::provided_len(&sb))?;
         log.reserve(log_len, stamp::LEN)?;
     }
     Stamp::of_new_file(&sb, names::LOG).write(&*log)?;
@@ -298,11 +344,9 @@ pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
     }
     if medium.exists(names::SUPERBLOCK_NEW)? {
         let ours = match marked(medium)? {
-            Mark::Whole(door) => {
-                // The tx door writes a first cut before it is known that creation succeeded. It says nothing about the heap.
-                let log_from = if door == Some(Door::Tx) { CUTS_LEN } else { 0 };
+            Mark::Whole { written } => {
                 let no_root = |_, bytes: &[u8]| roots::holds_no_root(bytes);
-                let no_record = |at: u64, bytes: &[u8]| at < log_from || bytes.iter().all(|b| *b == 0);
+                let no_record = |at: u64, bytes: &[u8]| at < written || bytes.iter().all(|b| *b == 0);
                 is_all(medium, names::IMAGE, roots::TABLE_LEN, &no_root)? && is_all(medium, names::LOG, u64::MAX, &no_record)?
             }
             // Nothing else is made before it is durable.
@@ -332,7 +376,10 @@ pub(crate) fn leftovers(medium: &dyn Medium) -> Result<Vec<&'static str>> {
 }
 
 enum Mark {
-    Whole(Option<Door>),
+    /// Of a creation that may have written so many bytes at the beginning of the log.
+    Whole {
+        written: u64,
+    },
     Torn,
     Foreign,
 }
@@ -348,17 +395,25 @@ fn marked(medium: &dyn Medium) -> Result<Mark> {
     region.read(0, &mut bytes)?;
     bytes.resize(superblock::LEN as usize, 0);
     // Creation writes the second slot, and the first as well if it gets as far as opening the pool and fails there.
-    let (mut whole, mut ours, mut door) = (false, true, None);
+    let (mut whole, mut ours, mut written) = (false, true, 0);
     for slot in bytes.chunks_exact(superblock::SLOT as usize) {
         let (record, rest) = slot.split_at(size_of::<Superblock>());
         let record: Superblock = bytemuck::pod_read_unaligned(record);
         if record.is_whole() {
-            (whole, door) = (true, Door::from_number(record.door));
+            // The tx door writes a first cut before it is known that creation succeeded, a pool in place the first head of its undo log. They say
+            // nothing about the heap.
+            let (is_tx, is_in_place) = (record.door == Door::Tx as u32, record.is_in_place());
+            whole = true;
+            written = match (is_tx, is_in_place) {
+                (true, _) => CUTS_LEN,
+                (_, true) => undo::HEADS_LEN,
+                _ => 0,
+            };
         }
         ours &= matches!(record.magic, superblock::MAGIC | [0, 0, 0, 0, 0, 0, 0, 0]) && rest.iter().all(|b| *b == 0);
     }
     Ok(match (ours, whole) {
-        (true, true) => Mark::Whole(door),
+        (true, true) => Mark::Whole { written },
         (true, false) => Mark::Torn,
         (false, _) => Mark::Foreign,
     })

@@ -8,7 +8,7 @@ use towa_media::{Access, Medium};
 use crate::lanes::{Geometry, Live};
 use crate::log::commit::{self, Commit};
 use crate::superblock::{Door, Superblock, find_superblock, open_file, open_files};
-use crate::{Error, Result, names, origin};
+use crate::{Error, Result, names, origin, undo};
 
 /// Times to read a superblock that looks damaged before it is called so.
 const TRIES: usize = 5;
@@ -34,18 +34,20 @@ pub struct Description {
     pub base: u64,
     /// Capacity of the heap in bytes.
     pub heap_len: u64,
-    /// Capacity of the redo log in bytes.
+    /// Capacity of the log in bytes: a redo log's, and of a pool in place an undo log's.
     pub log_len: u64,
     /// Lanes of the redo log (tx only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<u32>,
-    /// Epoch that the image holds. Tx: 0, as the next two.
+    /// Whether the image is the working copy.
+    pub in_place: bool,
+    /// Epoch that the image holds; in place, once what is not durable is undone. Tx: 0, as the next two.
     pub image_epoch: u64,
-    /// Newest epoch with a commit record (opening checks whether its frames are whole).
+    /// Newest epoch with a commit record (opening checks whether its frames are whole); in place: the one that the undo log's head says.
     pub newest_epoch: u64,
     /// When that epoch was committed, microseconds since 1970; `None` before the first, and where its record was reused.
     pub newest_commit_unix_us: Option<u64>,
-    /// Log bytes between the two.
+    /// Log bytes between the two; in place: bytes of the blocks of epochs that are not durable.
     pub log_live: u64,
     /// Heap bytes ever used, as of the newest of these epochs.
     pub frontier: u64,
@@ -57,9 +59,11 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
     let sb = superblock_beside_owner(medium, None)?;
     let door = Door::from_number(sb.door);
     // What a door that is not known here keeps in which files is not known either.
-    let newest = if door == Some(Door::Epoch) { newest_commit(medium, &sb)? } else { None };
+    let head = if door == Some(Door::Epoch) && sb.is_in_place() { head(medium, &sb)? } else { None };
+    let newest = if door == Some(Door::Epoch) && !sb.is_in_place() { newest_commit(medium, &sb)? } else { None };
     let live = if door == Some(Door::Tx) { live_lanes(medium, &sb)? } else { None };
     let (lanes_live, lanes_frontier) = live.unwrap_or((0, 0));
+    let undo_live = if head.is_some() { undo_live(medium, &sb)? } else { 0 };
     Ok(Description {
         door,
         version: sb.version,
@@ -72,11 +76,12 @@ pub fn describe(medium: &dyn Medium) -> Result<Description> {
         heap_len: sb.heap_len,
         log_len: sb.ring_len,
         lanes: (door == Some(Door::Tx)).then(|| Geometry::of(&sb).count as u32),
-        image_epoch: sb.applied_epoch,
-        newest_epoch: newest.map_or(sb.applied_epoch, |c| c.epoch.max(sb.applied_epoch)),
+        in_place: sb.is_in_place(),
+        image_epoch: head.map_or(sb.applied_epoch, |head| head.epoch),
+        newest_epoch: newest.map_or(head.map_or(0, |head| head.epoch), |c| c.epoch).max(sb.applied_epoch),
         newest_commit_unix_us: newest.map(|c| c.unix_us),
-        log_live: newest.map_or(lanes_live, |c| c.end.saturating_sub(sb.tail)),
-        frontier: newest.map_or(lanes_frontier, |c| c.frontier).max(sb.frontier),
+        log_live: newest.map_or(lanes_live + undo_live, |c| c.end.saturating_sub(sb.tail)),
+        frontier: newest.map_or(head.map_or(lanes_frontier, |head| head.frontier), |c| c.frontier).max(sb.frontier),
     })
 }
 
@@ -101,6 +106,19 @@ pub(crate) fn superblock_beside_owner(medium: &dyn Medium, wanted: Option<Door>)
 fn newest_commit(medium: &dyn Medium, sb: &Superblock) -> Result<Option<Commit>> {
     let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
     Ok(commit::read_all("", &*log, sb.commit_slots, &sb.uuid).ok().and_then(|mut all| all.pop()))
+}
+
+/// The newest head of an undo log, if there is one that can be read.
+fn head(medium: &dyn Medium, sb: &Superblock) -> Result<Option<undo::Head>> {
+    let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
+    Ok(undo::newest_head(&*log, sb)?.ok())
+}
+
+/// Bytes of an undo log's blocks that are of later epochs than its head.
+fn undo_live(medium: &dyn Medium, sb: &Superblock) -> Result<u64> {
+    let (_, log) = open_files(medium, sb, Access::ReadOnly)?;
+    let Ok(head) = undo::newest_head(&*log, sb)? else { return Ok(0) };
+    undo::bytes_after(&*log, sb, head.epoch)
 }
 
 /// Live bytes of lanes, and the frontier as of their newest record, if they can be read. The owner may write meanwhile: they are copied

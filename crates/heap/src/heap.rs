@@ -17,6 +17,7 @@ use crate::roots::RootTable;
 use crate::stamp;
 use crate::superblock::{self, Superblock};
 use crate::tables;
+use crate::undo::Undo;
 use crate::working::Working;
 
 /// An open heap.
@@ -48,6 +49,8 @@ pub(crate) struct Store {
 /// The redo log, of the kind that the pool's door has.
 pub(crate) enum Redo {
     Ring(Log),
+    /// Not one that is done again: of a heap in place.
+    Undo(Undo),
     Lanes(Lanes),
 }
 
@@ -139,7 +142,7 @@ impl Heap {
     /// The redo log of a pool of the epoch door.
     ///
     /// # Panics
-    /// On a volatile heap, and on one of another door.
+    /// On a volatile heap, on one in place, and on one of another door.
     pub fn log(&self) -> &Log {
         self.store().log()
     }
@@ -152,7 +155,24 @@ impl Heap {
     pub fn lanes(&self) -> &Lanes {
         match &self.store().redo {
             Redo::Lanes(lanes) => lanes,
-            Redo::Ring(_) => panic!("{}: the log of the epoch door has no lanes", self.location()),
+            Redo::Ring(_) | Redo::Undo(_) => panic!("{}: the log of the epoch door has no lanes", self.location()),
+        }
+    }
+
+    /// Bytes of its log that epochs can take.
+    ///
+    /// # Panics
+    /// On a volatile heap, and on one of the tx door.
+    pub fn log_capacity(&self) -> u64 {
+        self.undo().map_or_else(|| self.log().capacity(), Undo::capacity)
+    }
+
+    /// The undo log of a heap in place; `None` where the working copy is a copy.
+    #[inline]
+    pub fn undo(&self) -> Option<&Undo> {
+        match self.store.as_ref()?.redo {
+            Redo::Undo(ref undo) => Some(undo),
+            _ => None,
         }
     }
 
@@ -164,9 +184,10 @@ impl Heap {
         self.store.as_ref().expect("a volatile heap has no durable half")
     }
 
-    /// Newest durable epoch as recovered, and its commit's checksum.
+    /// The epoch that those of this process come after, and its commit's checksum: the newest durable one as recovered. In place it may be
+    /// some further, for what is undone had epochs, too.
     pub fn recovered(&self) -> (u64, u64) {
-        (self.recovery.epoch, self.store.as_ref().map_or(0, |s| s.chain_end))
+        (self.undo().map_or(self.recovery.epoch, Undo::durable), self.store.as_ref().map_or(0, |s| s.chain_end))
     }
 
     /// The epochs recovered at open whose log is still live, oldest first: to be [cut](Self::cut) before those that follow, or with
@@ -221,6 +242,10 @@ impl Heap {
         let (frontier, log) = match &store.redo {
             Redo::Ring(log) => (sb.frontier, log.region()),
             Redo::Lanes(lanes) => (lanes.frontier(&sb)?, &*lanes.region),
+            Redo::Undo(undo) => {
+                next.applied_epoch = undo.durable();
+                (undo.frontier(), undo.region())
+            }
         };
         next.tables = tables::sum(&*store.image, &sb, frontier)?;
         stamp::renew(&*store.image, (sb.stamp, next.stamp), None)?;
@@ -235,7 +260,7 @@ impl Store {
     fn log(&self) -> &Log {
         match &self.redo {
             Redo::Ring(log) => log,
-            Redo::Lanes(_) => panic!("{}: the log of the tx door has no epochs", self.medium.location()),
+            Redo::Lanes(_) | Redo::Undo(_) => panic!("{}: this pool's log is no ring of epochs", self.medium.location()),
         }
     }
 }

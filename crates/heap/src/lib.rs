@@ -41,11 +41,12 @@ pub mod superblock;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod undo;
 mod verify;
 mod working;
 
 pub use backup::{BackupReport, backup};
-pub use create::{CreateOptions, LogShape, default_log_len};
+pub use create::{CreateOptions, LogShape, default_log_len, default_undo_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
 pub use heap::Heap;

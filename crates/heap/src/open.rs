@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use towa_media::{Access, Durability, Kind, Lock, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
-use crate::create::check_heap_len;
+use crate::create::{check_heap_len, check_in_place};
 use crate::describe::superblock_beside_owner;
 use crate::heap::{Heap, Redo, Store, in_heap};
 use crate::image::ImageSpace;
@@ -21,6 +21,7 @@ use crate::recovery::{self, Chain, Recovery};
 use crate::roots::RootTable;
 use crate::stamp::{self, Reach, Stamp};
 use crate::superblock::{self, Door, Superblock, read_superblock};
+use crate::undo::{self, Undo};
 use crate::working::{Working, load};
 use crate::{Error, Result, names, origin, tables};
 
@@ -37,8 +38,8 @@ pub struct OpenOptions {
 
 /// Where a heap's working copy comes from.
 pub(crate) enum How<'o> {
-    /// It is that of a pool that was created just now.
-    Created(Working),
+    /// It is that of a pool that was created just now; none yet where the heap is in place. `prefault` as in [`OpenOptions`].
+    Created { working: Option<Working>, prefault: bool },
     /// From the pool's image.
     Opened(&'o OpenOptions),
     /// The same, where what was read the first time turned out not to be on the device.
@@ -129,7 +130,7 @@ impl Heap {
     /// A heap that keeps nothing. `prefault`: as in [`OpenOptions`].
     pub fn volatile(heap_len: u64, prefault: bool) -> Result<Heap> {
         let len = check_heap_len(heap_len)?;
-        let working = Working { mapped: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
+        let working = Working { mapped: None, in_place: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
         working.begin_empty();
         if prefault {
             working.prefault()?;
@@ -143,6 +144,7 @@ impl Heap {
         let superblock_region = superblock::open_file(&*medium, names::SUPERBLOCK, Access::ReadWrite)?;
         superblock_region.evict();
         let mut sb = superblock::find_superblock(&*medium, door)?;
+        check_in_place(&*medium, &sb)?;
         let (image, log_region) = superblock::open_files(&*medium, &sb, Access::ReadWrite)?;
         evict_unclosed(&sb, &*image, &*log_region)?;
         let files = Files { superblock: &*superblock_region, image: &image, log: &log_region };
@@ -150,8 +152,15 @@ impl Heap {
         let frontier = found.frontier(&sb);
         // The address is the likeliest thing to be refused: ask for it before anything is written.
         let may_read_again = if let How::Opened(options) = how { Some(options) } else { None };
+        let prefault = match &how {
+            How::Created { prefault, .. } => *prefault,
+            How::Opened(options) | How::OpenedAgain(options) => options.prefault,
+        };
         let (working, to_load) = match how {
-            How::Created(working) => (working, true),
+            // Those that only look have no memory of the image's own, and a working copy like that of any pool.
+            _ if sb.is_in_place() && image.bytes().is_some() => (Working::in_place(&*image, &sb)?, false),
+            How::Created { working: Some(working), .. } => (working, true),
+            How::Created { working: None, .. } => (Working::fresh(&sb)?, true),
             How::Opened(options) | How::OpenedAgain(options) => Working::to_open(options, &*image, &sb, frontier)?,
         };
         // Nothing is left that could be refused: from here on it is written.
@@ -163,7 +172,7 @@ impl Heap {
         }
         // A ring's space was taken when it was made; a copy need not have it. (A lane's is taken when a thread takes the lane.)
         for region in [&*superblock_region, &*log_region] {
-            if sb.door == Door::Epoch as u32 && !region.is_provided(region.len()) {
+            if sb.door == Door::Epoch as u32 && !sb.is_in_place() && !region.is_provided(region.len()) {
                 region.reserve(0, region.len())?;
             }
         }
@@ -176,6 +185,15 @@ impl Heap {
         if sb.clean == 0 || medium.kind() == Kind::Dax || !image.is_provided(upto) {
             // What was provided beneath the frontier and never written may be gone with the power; and a copy need not have it.
             image.reserve(0, upto)?;
+        }
+        if sb.is_in_place() {
+            // What is stored to must have space: a store into a hole of a full file system is SIGBUS.
+            let wanted = [(&log_region, undo::provided_len(&sb)), (&image, if prefault { sb.heap_len } else { upto })];
+            for (region, len) in wanted {
+                if !region.is_provided(len) {
+                    region.reserve(0, len)?;
+                }
+            }
         }
         let was_clean = sb.clean == 1;
         let replayed = found.replay(&*medium, &files, &mut sb);
@@ -252,6 +270,7 @@ struct Found {
 enum Logged {
     Ring { reader: Log, chain: Chain },
     Lanes(Box<Live>),
+    Undo(Box<undo::Found>),
 }
 
 impl Found {
@@ -265,8 +284,7 @@ impl Found {
         let (least, most) = found.logged.span(sb);
         stamp::check_reach(&image_stamp, sb, least, most).map_err(damaged)?;
         let frontier = found.frontier(sb);
-        let lines = std::mem::replace(found.logged.overlay(), Overlay::new(0));
-        lines.check(&**files.image, sb, frontier).map_err(damaged)?;
+        found.logged.overlay().check(&**files.image, sb, frontier).map_err(damaged)?;
         tables::check(&**files.image, sb, frontier)?.map_err(damaged)?;
         Ok(found)
     }
@@ -276,13 +294,16 @@ impl Found {
         match &self.logged {
             Logged::Ring { chain, .. } => chain.end(sb).3,
             Logged::Lanes(live) => live.frontier,
+            Logged::Undo(found) => found.head.frontier,
         }
     }
 
-    /// Where in the heap its last word ends: never beyond the frontier, if those who wrote it knew what they did.
+    /// Where in the heap its last word ends: never beyond the frontier, if those who wrote it knew what they did. An undo log has lines beyond
+    /// the durable epoch's frontier.
     fn end_of_words(&self) -> u64 {
         match &self.logged {
             Logged::Ring { .. } => 0,
+            Logged::Undo(found) => found.lines.last_end(),
             Logged::Lanes(live) => live.words_end,
         }
     }
@@ -333,6 +354,21 @@ impl Found {
                 let recovered = if medium.durability() == Durability::Sync { chain.commits } else { Vec::new() };
                 Ok((Redo::Ring(log), chain_end, recovered, recovery))
             }
+            Logged::Undo(mut found) => {
+                let lines_replayed = found.len();
+                found.undo(&**files.image, sb)?;
+                stamp::renew(&**files.image, (sb.stamp, next.stamp), Some((0, 0)))?;
+                stamp::renew(&**files.log, (sb.stamp, next.stamp), None)?;
+                // Only now: with this head the entries are nothing.
+                let head = found.next_head(sb);
+                head.write(&**files.log)?;
+                next.generation += 1;
+                superblock::update(files.superblock, &mut next)?;
+                *sb = next;
+                stamp::settle(&**files.image)?;
+                let recovery = Recovery { epoch: found.head.epoch, lines_replayed, ..Recovery::default() };
+                Ok((Redo::Undo(Undo::new(Arc::clone(files.log), sb, head)?), 0, Vec::new(), recovery))
+            }
             Logged::Lanes(live) => {
                 live.make_durable(&**files.log, sb)?;
                 if sb.clean == 0 {
@@ -365,6 +401,11 @@ impl Logged {
         if sb.door == Door::Tx as u32 {
             return Ok(Logged::Lanes(Box::new(Live::find(medium, &**log_region, sb, keep, true)?)));
         }
+        if sb.is_in_place() {
+            let damaged = |what| Error::Damaged { pool: medium.location(), what };
+            let found = undo::Found::read(&**log_region, sb)?.map_err(damaged)?;
+            return Ok(Logged::Undo(Box::new(found)));
+        }
         let reader = open_log(medium, log_region, sb, 0, sb.tail);
         let chain = recovery::find_chain(medium, &**log_region, &reader, sb, keep)?;
         Ok(Logged::Ring { reader, chain })
@@ -374,6 +415,7 @@ impl Logged {
         match self {
             Logged::Ring { chain, .. } => &mut chain.lines,
             Logged::Lanes(live) => &mut live.overlay,
+            Logged::Undo(found) => &mut found.lines,
         }
     }
 
@@ -382,6 +424,7 @@ impl Logged {
         match self {
             Logged::Ring { chain, .. } => chain.span(sb),
             Logged::Lanes(live) => live.span(),
+            Logged::Undo(_) => ((0, 0), (0, 0)),
         }
     }
 }

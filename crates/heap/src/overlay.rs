@@ -72,6 +72,11 @@ impl Overlay {
         Ok(image.stream(span_first * LINE as u64, &span)?)
     }
 
+    /// Where in the heap the last of its lines ends.
+    pub fn last_end(&self) -> u64 {
+        self.lines.last_key_value().map_or(0, |(index, _)| (index + 1) * LINE as u64)
+    }
+
     /// Lines that it holds, whole or in part.
     pub fn len(&self) -> u64 {
         self.lines.len() as u64

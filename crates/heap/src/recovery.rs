@@ -38,7 +38,7 @@ pub struct Recovery {
     pub epoch: u64,
     /// Epochs replayed from the log.
     pub epochs_replayed: u64,
-    /// Lines replayed; tx: lines of the image that were written for it.
+    /// Lines replayed; in place: lines undone; tx: lines of the image that were written for it.
     pub lines_replayed: u64,
     /// Records replayed from lanes (tx only).
     pub records_replayed: u64,

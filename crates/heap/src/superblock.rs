@@ -18,12 +18,14 @@ use crate::alloc::CHUNK;
 use crate::checksum::checksum;
 use crate::lanes::{self, LANE_LEN_MIN, LANES_MAX};
 use crate::log::{Log, RING_MIN};
-use crate::{Error, Result, create, names, stamp};
+use crate::{Error, Result, create, names, stamp, undo};
 
 /// First bytes of every superblock slot.
 pub const MAGIC: [u8; 8] = *b"TOWAPOOL";
-/// Version of the pool format written and read here.
-pub const VERSION: u32 = 1;
+/// The newest version of the pool format that is read here: what pools in place have. Programs that know version 1 alone refuse it as newer.
+pub const VERSION: u32 = 2;
+/// The version of all other pools.
+pub const VERSION_WITH_COPY: u32 = 1;
 /// Bytes between slots.
 pub const SLOT: u64 = 4096;
 /// Length of the file.
@@ -72,7 +74,7 @@ impl Door {
 pub struct Superblock {
     /// [`MAGIC`].
     pub magic: [u8; 8],
-    /// [`VERSION`].
+    /// [`VERSION`] in place, else [`VERSION_WITH_COPY`].
     pub version: u32,
     /// [`Door`] as a number.
     pub door: u32,
@@ -86,17 +88,17 @@ pub struct Superblock {
     pub base: u64,
     /// Bytes of the heap and of file `image`.
     pub heap_len: u64,
-    /// Bytes of the ring in file `log`, after the commit slots; tx: of all lanes, after the cut slots.
+    /// Bytes of the ring in file `log`, after the commit slots; tx: of all lanes, after the cut slots; in place: of blocks, after the heads.
     pub ring_len: u64,
-    /// Commit slots at the start of file `log`; tx: lanes.
+    /// Commit slots at the start of file `log`; tx: lanes; in place: 0.
     pub commit_slots: u32,
     /// Bytes of an allocator chunk.
     pub chunk_len: u32,
     /// 1 after a clean close, 0 while open.
     pub clean: u32,
-    /// Zero.
-    pub reserved0: u32,
-    /// The image holds every epoch up to this one, durably. This and the next three are of the epoch door: where the log of the tx door
+    /// 1: the image is the working copy, and the log is an undo log (`undo`); else 0.
+    pub in_place: u32,
+    /// The image holds every epoch up to this one, durably; in place: up to this one when it was last closed. This and the next three are of the epoch door: where the log of the tx door
     /// goes on is in its cut, and these stay as they were at creation.
     pub applied_epoch: u64,
     /// Checksum of that epoch's commit record: what the next one must name as its predecessor.
@@ -123,6 +125,11 @@ pub struct Superblock {
 const _: () = assert!(size_of::<Superblock>() == 256);
 
 impl Superblock {
+    /// Whether the image is the working copy.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.in_place == 1
+    }
+
     fn sum(&self) -> u64 {
         checksum(u64::from_le_bytes(MAGIC), &bytemuck::bytes_of(self)[..248])
     }
@@ -188,15 +195,21 @@ pub fn read(medium: &dyn Medium, region: &dyn Region) -> Result<Superblock> {
     Err(Error::Foreign { pool, why: "its superblock does not begin with TOWAPOOL".into() })
 }
 
+/// The version of a pool that is `in_place`, or is not.
+pub(crate) fn version_of(in_place: bool) -> u32 {
+    if in_place { VERSION } else { VERSION_WITH_COPY }
+}
+
 /// Checks the fields against each other, so that nothing later can be led astray by them.
 fn check_fields(medium: &dyn Medium, sb: &Superblock) -> Result<()> {
-    let sane = sb.version == VERSION
+    let sane = sb.version == version_of(sb.is_in_place())
         && u64::from(sb.chunk_len) == CHUNK
         && sb.heap_len.is_multiple_of(CHUNK)
         && (2 * CHUNK..=HEAP_MAX).contains(&sb.heap_len)
         && sb.base.is_multiple_of(towa_media::PAGE as u64)
         && sb.base != 0
         && sb.base.checked_add(sb.heap_len).is_some()
+        && sb.in_place <= 1
         && log_is_sane(sb)
         && sb.frontier.is_multiple_of(CHUNK)
         && (CHUNK..=sb.heap_len).contains(&sb.frontier)
@@ -213,7 +226,9 @@ fn log_is_sane(sb: &Superblock) -> bool {
         (1..=u64::from(LANES_MAX)).contains(&lanes)
             && sb.ring_len.is_multiple_of(lanes * 4096)
             && (LANE_LEN_MIN..=RING_MAX / lanes).contains(&(sb.ring_len / lanes))
-            && (sb.applied_epoch, sb.tail, sb.frontier) == (0, 0, CHUNK)
+            && (sb.applied_epoch, sb.tail, sb.frontier, sb.in_place) == (0, 0, CHUNK, 0)
+    } else if sb.is_in_place() {
+        undo::is_log_len(sb.ring_len) && sb.ring_len <= RING_MAX && (sb.commit_slots, sb.tail) == (0, 0)
     } else {
         sb.ring_len.is_multiple_of(4096) && (RING_MIN..=RING_MAX).contains(&sb.ring_len) && (4..=1 << 20).contains(&sb.commit_slots)
     }
@@ -223,6 +238,7 @@ fn log_is_sane(sb: &Superblock) -> bool {
 pub(crate) fn log_len(sb: &Superblock) -> u64 {
     match Door::from_number(sb.door) {
         Some(Door::Tx) => lanes::Geometry::file_len(sb.ring_len),
+        Some(Door::Epoch) if sb.is_in_place() => undo::file_len(sb),
         _ => Log::file_len(sb.ring_len, sb.commit_slots),
     }
 }

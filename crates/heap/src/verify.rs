@@ -11,7 +11,7 @@ use crate::open::{evict_unclosed, lock_image};
 use crate::overlay::Overlay;
 use crate::stamp::{self, Reach};
 use crate::superblock::{self, Door, Superblock, read_superblock};
-use crate::{Error, Result, alloc, names, origin, recovery, tables};
+use crate::{Error, Result, alloc, names, origin, recovery, tables, undo};
 
 /// What verification found in a sound pool.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -26,7 +26,9 @@ pub struct VerifyReport {
     pub image_epoch: u64,
     /// Whether it was closed cleanly.
     pub clean: bool,
-    /// Epochs and lines that opening would replay.
+    /// Whether the image is the working copy.
+    pub in_place: bool,
+    /// Epochs and lines that opening would replay; in place: no epochs, and lines that it would undo.
     pub epochs_to_replay: u64,
     /// See `epochs_to_replay`.
     pub lines_to_replay: u64,
@@ -82,6 +84,7 @@ pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64
     origin::check(medium, &sb, origin::births(&*superblock_region, &*image, &*log_region))?;
     let (image_stamp, _) = stamp::read_both(medium, (&*image, &*log_region), &sb)?;
     let Logged { report, lines, frontier, span: (least, most) } = match door {
+        Door::Epoch if sb.is_in_place() => check_undo(medium, &*log_region, &sb)?,
         Door::Epoch => check_ring(medium, log_region, &sb)?,
         Door::Tx => check_lanes(medium, &*log_region, &sb)?,
     };
@@ -99,7 +102,9 @@ pub fn verify(medium: &dyn Medium, door: Door, progress: &mut dyn FnMut(u64, u64
     Ok(VerifyReport {
         uuid: uuid::Uuid::from_bytes(sb.uuid).to_string(),
         generation: sb.generation,
-        image_epoch: sb.applied_epoch,
+        in_place: sb.is_in_place(),
+        // In place it holds that of the log's head, once the lines of later ones are undone.
+        image_epoch: if sb.is_in_place() { report.epoch } else { sb.applied_epoch },
         clean: sb.clean == 1,
         heap_len: sb.heap_len,
         base: sb.base,
@@ -124,6 +129,13 @@ fn check_ring(medium: &dyn Medium, log_region: Arc<dyn Region>, sb: &Superblock)
         ..VerifyReport::default()
     };
     Ok(Logged { report, span: chain.span(sb), lines: chain.lines, frontier })
+}
+
+fn check_undo(medium: &dyn Medium, log: &dyn Region, sb: &Superblock) -> Result<Logged> {
+    let found = undo::Found::read(log, sb)?.map_err(|what| Error::Damaged { pool: medium.location(), what })?;
+    let report = VerifyReport { epoch: found.head.epoch, lines_to_replay: found.len(), ..VerifyReport::default() };
+    let none = (0, 0);
+    Ok(Logged { report, span: (none, none), lines: found.lines, frontier: found.head.frontier })
 }
 
 fn check_lanes(medium: &dyn Medium, log: &dyn Region, sb: &Superblock) -> Result<Logged> {

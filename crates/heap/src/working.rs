@@ -19,6 +19,8 @@ use crate::{OpenOptions, Result};
 #[derive(Debug)]
 pub(crate) struct Working {
     pub mapped: Option<Mapping>,
+    /// The image itself, all of it, of a heap in place.
+    pub in_place: Option<Mapping>,
     pub anonymous: Mapping,
 }
 
@@ -49,7 +51,14 @@ impl Working {
         let rest = (sb.heap_len - mapped_len) as usize;
         // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
         let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;
-        Ok(Working { mapped, anonymous })
+        Ok(Working { mapped, in_place: None, anonymous })
+    }
+
+    /// The image itself: what is stored there is in the pool.
+    pub fn in_place(image: &dyn Region, sb: &Superblock) -> Result<Working> {
+        let mapped = Mapping::shared_at(image, sb.base as usize, sb.heap_len as usize)?;
+        // One page, as in `map`.
+        Ok(Working { mapped: None, in_place: Some(mapped), anonymous: Mapping::anonymous(None, towa_media::PAGE, false)? })
     }
 
     /// Writes what a new heap begins with, where there is no image to load it from.
@@ -65,7 +74,7 @@ impl Working {
     }
 
     pub fn base(&self) -> NonNull<u8> {
-        let first = self.mapped.as_ref().unwrap_or(&self.anonymous);
+        let first = self.in_place.as_ref().or(self.mapped.as_ref()).unwrap_or(&self.anonymous);
         NonNull::new(first.as_ptr()).expect("a mapping is not at address 0")
     }
 }

@@ -64,6 +64,34 @@ impl Mapping {
         Self::map(at, len, flags, WRITABLE, file.as_raw_fd(), "region for the working copy")
     }
 
+    /// The first `len` bytes of `region` themselves, at that address: what is stored there is in the region. Only where a store needs no
+    /// more than that to be kept, on `ram`. It is writable once no child of a fork can have it.
+    pub fn shared_at(region: &dyn Region, at: usize, len: usize) -> Result<Mapping> {
+        in_range("shared mapping of a region", 0, len as u64, region.len(), true)?;
+        // Those that only look have a file, and no memory of its own.
+        let (Some(file), Some(_)) = (region.file(), region.bytes()) else {
+            return Err(Error::Unsupported {
+                location: describe(at, len),
+                what: "is to be mapped of a region that has no memory of its own".into(),
+            });
+        };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let mapping = Self::map(Some(at), len, flags, libc::PROT_NONE, file.as_raw_fd(), "region in place")?;
+        let kept_from_children = || {
+            // SAFETY: the range is this mapping; neither call changes what it holds.
+            unsafe {
+                libc::madvise(mapping.first.cast(), len, libc::MADV_DONTFORK) == 0
+                    && libc::mprotect(mapping.first.cast(), len, WRITABLE) == 0
+            }
+        };
+        if len > 0 && !kept_from_children() {
+            let doing = "keeping a pool's memory from children of this process";
+            return Err(Error::Io { location: describe(at, len), doing, source: io::Error::last_os_error() });
+        }
+        mapping.advise(0, len, libc::MADV_HUGEPAGE);
+        Ok(mapping)
+    }
+
     /// The first `len` bytes of `file`, shared with every process that maps them. They must be there for as long as this is mapped.
     pub fn of_file(file: &File, len: usize) -> Result<Mapping> {
         Self::shared(file, len, false, true, "shared memory")

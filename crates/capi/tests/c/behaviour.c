@@ -571,7 +571,7 @@ int main(int argc, char **argv)
         {"poisoned_meanwhile", test_poisoned_meanwhile},      {"reserving", test_reserving},
         {"containers", test_containers}, {"vector", test_vector}, {"handles", test_handles}, {"sizes", test_sizes},
         {"hostile_options", test_hostile_options},            {"visits", test_visits}, {"fork", test_fork},
-        {"no_memory", test_no_memory}, {"pops", test_pops},
+        {"no_memory", test_no_memory}, {"pops", test_pops}, {"in_place", test_in_place},
     };
     size_t i;
     if (argc == 2 && !strcmp(argv[1], "--list")) {

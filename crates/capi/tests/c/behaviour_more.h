@@ -295,3 +295,28 @@ static void test_detector(void)
     EXPECT(towa_pool_forgotten_marks(NULL, report, p) == 0 && towa_pool_forgotten_marks(NULL, NULL, NULL) == 0);
     OK(towa_finalize());
 }
+
+/* A pool whose image is its working copy, which its flag alone makes: the next program opens it as any other. */
+static void test_in_place(void)
+{
+    towa_options o = small;
+    struct item *p;
+    o.flags = TOWA_MANUAL | TOWA_IN_PLACE;
+    o.medium = TOWA_MEDIUM_RAM;
+    OK(towa_init(path, &o));
+    OK(towa_thread_init());
+    p = make_root("main");
+    OK(towa_checkpoint());
+    OK(towa_transaction_start());
+    OK(TOWA_MARK(p->a));
+    p->a = 5;
+    OK(towa_transaction_end());
+    OK(towa_finalize());
+    o.flags = TOWA_DETECT_FORGOTTEN_MARKS;
+    EXPECT(towa_init(path, &o) == TOWA_EUSAGE && strstr(towa_last_error(), "its working copy"));
+    o.flags = 0;
+    OK(towa_init(path, &o));
+    p = TOWA_ROOT_GET(struct item, "main");
+    EXPECT(p && p->a == 5 && p->b == 2);
+    OK(towa_finalize());
+}

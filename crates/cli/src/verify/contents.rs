@@ -35,7 +35,7 @@ pub enum Contents {
 
 /// Checks what is in the pool on `medium`, which the heap's own verification has found to be as `report` says. Damage is an error.
 pub fn check(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Contents> {
-    let is_complete = report.epochs_to_replay == 0 && !report.incomplete_epoch;
+    let is_complete = report.epochs_to_replay == 0 && report.lines_to_replay == 0 && !report.incomplete_epoch;
     let needed = if is_complete { 0 } else { report.frontier + report.lines_to_replay * 64 };
     if let Some(why) = too_much(needed) {
         return Ok(why);

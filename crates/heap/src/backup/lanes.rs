@@ -172,12 +172,12 @@ impl Follow for LanesFollower<'_> {
         self.kept
     }
 
-    fn take(&mut self) -> Box<dyn Laid> {
+    fn take(&mut self) -> Result<Box<dyn Laid>> {
         let limit = self.limit;
         let (now, later): (Vec<_>, Vec<_>) = self.pending.drain(..).partition(|record| record.ts <= limit);
         self.pending = later;
         self.kept = self.pending.iter().map(Pending::bytes).sum();
-        Box::new(Records(now))
+        Ok(Box::new(Records(now)))
     }
 
     fn frontier(&self) -> u64 {

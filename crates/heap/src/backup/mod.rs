@@ -14,6 +14,8 @@
 //! the end of what was read: where an older version of a line was copied, or one half of it, the log has the newer
 //! one.
 //!
+//! A pool in place has an undo log, which is followed in another way (`undo.rs`).
+//!
 //! The owner knows nothing of this and waits for nothing. What must always hold:
 //! 1. each epoch and each record is read whole, with its checksum, or the attempt is given up and begun again: the
 //!    owner may overwrite its log before it was read;
@@ -22,6 +24,7 @@
 
 mod lanes;
 mod ring;
+mod undo;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +37,7 @@ use crate::open::lock_image;
 use crate::overlay::Overlay;
 use crate::stamp::{self, Reach, Stamp};
 use crate::superblock::{self, Door, Superblock};
-use crate::{Error, Result, VerifyReport, describe, names, origin, tables, verify};
+use crate::{Error, Result, VerifyReport, create, describe, names, origin, tables, verify};
 
 /// Attempts, and time, before the log is called too fast.
 const TRIES: usize = 10;
@@ -69,7 +72,7 @@ trait Follow: Send {
     /// Bytes that were read and not [taken](Self::take).
     fn kept(&self) -> usize;
     /// What was read and may be written: nothing that is read later comes before it.
-    fn take(&mut self) -> Box<dyn Laid>;
+    fn take(&mut self) -> Result<Box<dyn Laid>>;
     /// How long the log may be left alone: much less than its owner takes to write all over it.
     fn pause(&self) -> Duration;
     /// The allocator's frontier as of what was read.
@@ -150,6 +153,7 @@ fn attempt(from: &dyn Medium, to: &dyn Medium, is_still: bool, progress: &mut dy
         verify(from, door, &mut |_, _| ())?;
     }
     let follow: Box<dyn Follow + '_> = match door {
+        Door::Epoch if sb.is_in_place() => Box::new(undo::UndoFollower::of(from.location(), &*image, &*log, &sb)?),
         Door::Epoch => Box::new(ring::Ring::of(from, &log, &sb, is_still)),
         Door::Tx => match lanes::LanesFollower::of(from, &*log, &sb)? {
             Some(lanes) => Box::new(lanes),
@@ -174,7 +178,7 @@ fn attempt(from: &dyn Medium, to: &dyn Medium, is_still: bool, progress: &mut dy
         log::debug!("{}: attempt given up; all was read: {in_time}, the pool stayed open: {is_same}", from.location());
         return Ok(None);
     }
-    shared.follow.take().lay(&*copy, sb.heap_len, &mut later)?;
+    shared.follow.take()?.lay(&*copy, sb.heap_len, &mut later)?;
     finish_copy(to, &*copy, sb, &*shared.follow)?;
     Ok(Some(cloned))
 }
@@ -227,7 +231,7 @@ fn copy_image(
         off += piece.len() as u64;
         let read = {
             let mut shared = shared.lock();
-            (shared.follow.kept() > KEPT).then(|| shared.follow.take())
+            (shared.follow.kept() > KEPT).then(|| shared.follow.take()).transpose()?
         };
         if let Some(read) = read {
             read.lay(copy, off, later)?;
@@ -239,6 +243,10 @@ fn copy_image(
 /// name leaves no pool.
 fn finish_copy(to: &dyn Medium, image: &dyn Region, source: Superblock, follow: &dyn Follow) -> Result<()> {
     let mut sb = Superblock { clean: 1, stamp: stamp::draw(), births: [0; 3], ..source };
+    if sb.is_in_place() {
+        // The copy may go to any medium.
+        create::give_ring(&mut sb);
+    }
     let frontier = follow.frontier();
     image.reserve(0, frontier.max(alloc::headers_end(sb.heap_len, CHUNK)).min(sb.heap_len))?;
     image.reserve(sb.heap_len, stamp::LEN)?;

@@ -178,8 +178,8 @@ impl Follow for Ring<'_> {
         self.runs.0.len()
     }
 
-    fn take(&mut self) -> Box<dyn Laid> {
-        Box::new(std::mem::take(&mut self.runs))
+    fn take(&mut self) -> Result<Box<dyn Laid>> {
+        Ok(Box::new(std::mem::take(&mut self.runs)))
     }
 
     fn frontier(&self) -> u64 {

@@ -1,0 +1,283 @@
+//! Reading an undo log: by the next process, by those that only look, and by a backup beside the owner.
+//!
+//! What must always hold: whatever the file holds, reading it ends; an entry is used only if its check fits, and what
+//! one page that is not as it was written may hide is refused.
+
+use towa_media::{LINE, Region, files};
+
+use super::{
+    BLOCK, Block, ENTRIES, Entry, GROUP, HEAD_COPY, HEADS_LEN, Head, blocks, entry_sum, keeper_of, seal, seed, taken_word,
+};
+use crate::Result;
+use crate::alloc::CHUNK;
+use crate::overlay::Overlay;
+use crate::stamp;
+use crate::superblock::{COUNTERS_END, Superblock};
+
+/// Groups of blocks read at a time.
+const STEP: u64 = 128;
+
+/// The head, or its copy where that is newer or alone; why there is none that can be.
+pub(crate) fn newest_head(region: &dyn Region, sb: &Superblock) -> Result<std::result::Result<Head, String>> {
+    if sb.generation == 0 {
+        // Creation got no further.
+        return Ok(Ok(Head::new(sb, 0, CHUNK)));
+    }
+    let mut heads = [bytemuck::Zeroable::zeroed(); 2];
+    for (off, head) in [0, HEAD_COPY].into_iter().zip(&mut heads) {
+        region.read(off, bytemuck::bytes_of_mut::<Head>(head))?;
+    }
+    let seed = seed(sb);
+    let [head, copy] = heads.map(|head: Head| head.is_whole(seed).then_some(head));
+    let newest = match (head, copy) {
+        (Some(head), Some(copy)) if head.epoch < copy.epoch => {
+            return Ok(Err(format!(
+                "the head of the undo log is of epoch {}, and its copy, written later, of {}",
+                head.epoch, copy.epoch
+            )));
+        }
+        (Some(head), _) | (None, Some(head)) => head,
+        (None, None) => return Ok(Err("neither the head of the undo log nor its copy has a valid checksum".into())),
+    };
+    let can_be =
+        (CHUNK..=sb.heap_len).contains(&newest.frontier) && newest.frontier.is_multiple_of(CHUNK) && newest.epoch < COUNTERS_END;
+    if !can_be {
+        return Ok(Err(format!("the head of epoch {} in the undo log has an impossible frontier", newest.epoch)));
+    }
+    if sb.clean == 1 && newest.epoch != sb.applied_epoch {
+        return Ok(Err(format!(
+            "the undo log is of epoch {}, and the pool was closed at epoch {}",
+            newest.epoch, sb.applied_epoch
+        )));
+    }
+    Ok(Ok(newest))
+}
+
+/// What an undo log holds.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The durable epoch's.
+    pub head: Head,
+    /// The lines that epochs after it changed, as they were before.
+    pub lines: Overlay,
+}
+
+impl Found {
+    /// Reads and checks it.
+    pub fn read(region: &dyn Region, sb: &Superblock) -> Result<std::result::Result<Found, String>> {
+        let head = match newest_head(region, sb)? {
+            Ok(head) => head,
+            Err(why) => return Ok(Err(why)),
+        };
+        let none = || Overlay::new(sb.heap_len);
+        let mut found = Found { head, lines: none() };
+        // Closed, and not opened since: there is nothing to undo. Where a superblock that was closed is beside a newer log, there must not be.
+        if sb.clean == 1 && stamp::newest(region)?.is_some_and(|newest| newest.stamp == sb.stamp) {
+            return Ok(Ok(found));
+        }
+        let (mut epochs, mut wrong) = ([none(), none()], None);
+        visit(region, sb, &mut |first, group| {
+            for (block, number) in group.iter().zip(first..) {
+                if wrong.is_none() {
+                    let word = group[(keeper_of(number) - first) as usize].word;
+                    wrong = head.add_later(&mut epochs, block, (number, word), sb).err();
+                }
+            }
+        })?;
+        let [older, newer] = epochs;
+        // The newest epoch's first: an older one's come over them.
+        found.lines.append(newer);
+        found.lines.append(older);
+        if sb.clean == 1 && found.lines.len() > 0 && wrong.is_none() {
+            wrong = Some(format!("the superblock says that the pool was closed at epoch {}, and the undo log goes on", head.epoch));
+        }
+        Ok(wrong.map_or(Ok(found), Err))
+    }
+
+    /// Lines that are to be undone.
+    pub fn len(&self) -> u64 {
+        self.lines.len()
+    }
+
+    /// Undoes them in the image, and forgets them. Stopping anywhere: the log is as it was, and all is undone again.
+    pub fn undo(&mut self, image: &dyn Region, sb: &Superblock) -> Result<()> {
+        self.lines.write_below(image, sb.heap_len)
+    }
+
+    /// The head to go on with, once all is undone: of an epoch beyond those of all blocks, which are nothing with it. A closed pool, in which
+    /// no block counts, keeps its own.
+    pub fn next_head(&self, sb: &Superblock) -> Head {
+        let step = if sb.clean == 1 { 0 } else { 2 };
+        Head::new(sb, self.head.epoch + step, self.head.frontier)
+    }
+}
+
+impl Head {
+    /// Adds the entries of block `number`, which has this word, to those of its epoch, if that is one of the two after this.
+    fn add_later(
+        &self,
+        epochs: &mut [Overlay; 2],
+        block: &Block,
+        (number, word): (u64, u64),
+        sb: &Superblock,
+    ) -> std::result::Result<(), String> {
+        let seed = seed(sb);
+        let says = whole_header(block, number, seed);
+        let Some(nth) = (0..2).find(|nth| word == taken_word(seed, self.epoch + 1 + nth, number)) else {
+            return match says {
+                Some((epoch, count)) if epoch > self.epoch && count > 0 => Err(format!(
+                    "block {number} of the undo log has {count} entries of epoch {epoch}, after epoch {}, and its word in block {} does not \
+                     say so",
+                    self.epoch,
+                    keeper_of(number)
+                )),
+                _ => Ok(()),
+            };
+        };
+        let epoch = self.epoch + 1 + nth;
+        let Some((_, count)) = says.filter(|(of, _)| *of == epoch) else {
+            return Err(format!("block {number} of the undo log, which epoch {epoch} took, has no valid header"));
+        };
+        for entry in &block.entries[..count] {
+            if entry.check != entry_sum(seed, epoch, entry.index, &entry.line) || entry.index >= sb.heap_len / LINE as u64 {
+                return Err(format!("an entry of epoch {epoch} in block {number} of the undo log has a wrong checksum"));
+            }
+            epochs[nth as usize].add(entry.index, &entry.line);
+        }
+        Ok(())
+    }
+}
+
+/// Epoch and number of entries of block `number`, if what it says of itself is whole.
+fn whole_header(block: &Block, number: u64, seed: u64) -> Option<(u64, usize)> {
+    whole_count((block.epoch, block.count), number, seed).map(|count| (block.epoch, count))
+}
+
+fn whole_count((epoch, sealed): (u64, u64), number: u64, seed: u64) -> Option<usize> {
+    let count = sealed & 0xFF;
+    (count <= ENTRIES as u64 && sealed == seal(taken_word(seed, epoch, number), count)).then_some(count as usize)
+}
+
+/// The first block at or after `number` that may have been written, as far as the file system tells holes from bytes.
+fn next_written(region: &dyn Region, number: u64) -> Option<u64> {
+    let off = HEADS_LEN + number * BLOCK as u64;
+    let found = region.file().map_or(Some(off), |file| files::next_data(file, off))?;
+    Some((found - HEADS_LEN) / BLOCK as u64 / GROUP * GROUP)
+}
+
+/// Calls `each` with all groups that may have been written, and the number of their first blocks.
+fn visit(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, &[Block; GROUP as usize])) -> Result<()> {
+    let total = blocks(sb).1;
+    let mut bytes = vec![0u8; STEP as usize * GROUP as usize * BLOCK];
+    let mut at = 0;
+    while let Some(first) = next_written(region, at).filter(|first| *first < total) {
+        let count = (total - first).min(STEP * GROUP);
+        let part = &mut bytes[..count as usize * BLOCK];
+        region.read(HEADS_LEN + first * BLOCK as u64, part)?;
+        for (group, number) in part.chunks_exact(GROUP as usize * BLOCK).zip((first..).step_by(GROUP as usize)) {
+            each(number, &bytemuck::pod_read_unaligned(group));
+        }
+        at = first + count;
+    }
+    Ok(())
+}
+
+/// Which entries of an undo log a backup has seen, while the owner writes beside it.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Of each block, the epoch and how many entries.
+    blocks: Vec<(u64, usize)>,
+}
+
+impl Seen {
+    /// Calls `each` with epoch and line of the entries that were added since the last call, of epochs from `from` on.
+    pub fn look(&mut self, region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let seed = seed(sb);
+        headers(region, sb, &mut |number, (epoch, count)| {
+            if self.blocks.len() <= number as usize {
+                self.blocks.resize(number as usize + 1, (0, 0));
+            }
+            let (known_epoch, known) = self.blocks[number as usize];
+            let known = if known_epoch == epoch { known } else { 0 };
+            if epoch < from || count <= known {
+                return Ok(());
+            }
+            let block = read_block(region, number)?;
+            // It was taken by another epoch since its header was read: the next look sees that.
+            if block.epoch == epoch {
+                whole_entries(&block, number, seed, sb)
+                    .filter(|(nth, _)| *nth >= known)
+                    .for_each(|(_, entry)| each(epoch, entry.index));
+                self.blocks[number as usize] = (epoch, count);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Calls `each` with epoch, line and bytes of all entries that there are now of epochs from `from` on, while the owner writes beside it.
+pub(crate) fn entries_from(
+    region: &dyn Region,
+    sb: &Superblock,
+    from: u64,
+    each: &mut dyn FnMut(u64, u64, &[u8; LINE]),
+) -> Result<()> {
+    let seed = seed(sb);
+    headers(region, sb, &mut |number, (epoch, _)| {
+        if epoch >= from {
+            let block = read_block(region, number)?;
+            whole_entries(&block, number, seed, sb).for_each(|(_, entry)| each(block.epoch, entry.index, &entry.line));
+        }
+        Ok(())
+    })
+}
+
+/// Bytes of the blocks of epochs after `epoch`, while the owner writes beside it.
+pub(crate) fn bytes_after(region: &dyn Region, sb: &Superblock, epoch: u64) -> Result<u64> {
+    let mut blocks = 0;
+    headers(region, sb, &mut |_, (of, count)| {
+        blocks += u64::from(of > epoch && count > 0);
+        Ok(())
+    })?;
+    Ok(blocks * BLOCK as u64)
+}
+
+/// Calls `each` with number, epoch and entries of all blocks that were ever taken. One that a thread is taking just now has no entries, and is
+/// left out.
+fn headers(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, (u64, usize)) -> Result<()>) -> Result<()> {
+    let ((nominal, total), seed) = (blocks(sb), seed(sb));
+    let mut number = 0;
+    while number < total {
+        if number >= nominal && number.is_multiple_of(GROUP) {
+            // Reading a hole would fill it.
+            match next_written(region, number) {
+                Some(next) => number = number.max(next),
+                None => break,
+            }
+            if number >= total {
+                break;
+            }
+        }
+        let mut header = [0u64; 2];
+        region.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut(&mut header))?;
+        if let Some(count) = whole_count((header[0], header[1]), number, seed) {
+            each(number, (header[0], count))?;
+        }
+        number += 1;
+    }
+    Ok(())
+}
+
+fn read_block(region: &dyn Region, number: u64) -> Result<Block> {
+    let mut block = bytemuck::Zeroable::zeroed();
+    region.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut::<Block>(&mut block))?;
+    Ok(block)
+}
+
+/// Those entries of a block whose checks fit, and their places.
+fn whole_entries<'b>(block: &'b Block, number: u64, seed: u64, sb: &Superblock) -> impl Iterator<Item = (usize, &'b Entry)> {
+    let (epoch, lines) = (block.epoch, sb.heap_len / LINE as u64);
+    let count = whole_header(block, number, seed).map_or(0, |(_, count)| count);
+    let is_whole = move |entry: &Entry| entry.check == entry_sum(seed, epoch, entry.index, &entry.line) && entry.index < lines;
+    block.entries[..count].iter().enumerate().filter(move |(_, entry)| is_whole(entry))
+}

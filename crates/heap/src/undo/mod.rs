@@ -1,0 +1,381 @@
+//! The undo log of a heap *in place*: one whose image is its working copy.
+//!
+//! On memory that survives the process, tmpfs, what a program stores is where a later process finds it, without any
+//! copy. What is missing is only the way back: a kill comes in the midst of an epoch, and the heap must be as it was at
+//! the end of the one before. So the first time an epoch marks a line, the line's old bytes go here.
+//!
+//! ```text
+//!   program ──reads, writes──► image, mapped shared (the working copy)
+//!       │ a line's old bytes, before an epoch first changes it
+//!       ▼
+//!   file `log`:   | head | its copy |   block | block | block | ...
+//!   head  (a page each):               epoch, frontier, check          the newer whole one names the durable epoch
+//!   block (2048 bytes):                epoch, entries | 24 entries | the word of the block two places off
+//!   entry (80 bytes):                  index of the line, the line's bytes, check
+//!   word  (8 bytes):                   checksum of a block's number and of the epoch that took it
+//! ```
+//!
+//! **The heap is** the image, with the lines of all epochs after the durable one as they are here: those of the
+//! newest epoch first, those of older ones over them.
+//!
+//! | step | stopping after it |
+//! |---|---|
+//! | *a thread takes a block*: it writes the number of entries, 0, with a checksum that fits the new epoch alone | the word says an epoch that is durable: the block is nothing, whatever it says of itself |
+//! | it writes the epoch | the same; and the block has no entries |
+//! | it writes the word, in the other page | the block is of that epoch, and has no entries |
+//! | *a line is marked*: an entry is written | it is not counted, so it is nothing |
+//! | the entry is counted, by one store that has the number and its checksum | the line has its old bytes, in the image and here |
+//! | the program overwrites the line | it is undone |
+//! | *all transactions of epoch e have ended*: the head is written | whole: e is durable, its entries and those before are nothing any more. In part: the copy says that e - 1 is durable |
+//! | the copy of the head is written | e is durable, and says so in two pages. In part: the head counts |
+//! | the blocks of e - 1 are free for other epochs | they were nothing before |
+//! | *recovery*: the old lines are written into the image | log and head are as they were: all is done again |
+//! | the new stamps are written | the same; the superblock accepts both (`stamp.rs`) |
+//! | the head is written, of an epoch beyond those of all blocks, and its copy | the image is whole, and no block counts any more. In part: as above |
+//! | the superblock gets the new generation | the pool is open; nothing was changed yet |
+//!
+//! Blocks of the durable epoch stay as they are until the next one is durable: a backup that looks now and then finds
+//! each epoch's entries whole (`backup/undo.rs`).
+//!
+//! **Damage** in one page is noticed or does no harm. The head has its copy, and an epoch is called durable only when both say
+//! so: a page that is lost takes no epoch with it. Each block that counts has its word in another page: a block that is
+//! zeroed or older than its word is refused, and so is a word that is zeroed beside a block with entries.
+//!
+//! A killed process loses none of its stores, and a processor that takes an interrupt has done all that comes before it
+//! in the program's order. So the order in the program is all that counts: there are no flushes and no fences, but the
+//! compiler's. A thread that takes a block has seen the head that made it free (by the lock of `free`), so the
+//! head was stored before whatever that thread stores.
+//!
+//! What must always hold: between the moments when a line is first changed in an epoch and when that epoch is durable, its
+//! old bytes are here. An owner that runs out of blocks dies rather than changing a line without that.
+//!
+//! *Loss of power* takes all of it, image and log. So a heap in place is for memory alone.
+
+mod found;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
+
+use bytemuck::{Pod, Zeroable};
+use parking_lot::Mutex;
+use towa_media::{LINE, Mapping, Region};
+
+use crate::Result;
+use crate::checksum::checksum;
+use crate::superblock::Superblock;
+pub(crate) use found::{Found, Seen, bytes_after, entries_from, newest_head};
+
+/// Where the copy of the head is: in a page of its own.
+const HEAD_COPY: u64 = 4096;
+/// Bytes of the head and its copy.
+pub(crate) const HEADS_LEN: u64 = 2 * HEAD_COPY;
+/// Bytes of a block.
+const BLOCK: usize = 2048;
+/// Blocks of two pages, each of which has the words of the other's: what is read and provided together.
+pub(crate) const GROUP: u64 = 4;
+/// Bytes of these.
+const GROUP_LEN: u64 = GROUP * BLOCK as u64;
+/// Entries of a block.
+const ENTRIES: usize = 24;
+/// Bytes of log that a line costs at most, in a full block.
+pub const LINE_COST: u64 = (BLOCK as u64).div_ceil(ENTRIES as u64);
+/// Least bytes of blocks: some for each thread that there may be.
+pub(crate) const BLOCKS_LEN_MIN: u64 = 8 << 20;
+
+/// What says which epoch is durable, as stored (little endian).
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub epoch: u64,
+    /// The allocator's, at the end of that epoch.
+    pub frontier: u64,
+    check: u64,
+}
+
+/// An entry, as stored.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Entry {
+    index: u64,
+    line: [u8; LINE],
+    check: u64,
+}
+
+/// A block, as stored.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Block {
+    epoch: u64,
+    /// How many entries, [sealed](seal).
+    count: u64,
+    reserved: [u64; 6],
+    entries: [Entry; ENTRIES],
+    /// The [word](taken_word) of the block two places off.
+    word: u64,
+    unused: [u64; 7],
+}
+
+const _: () = assert!(size_of::<Block>() == BLOCK && size_of::<Entry>() == 80);
+
+/// Whether an undo log can have blocks of so many bytes: whole groups.
+pub(crate) fn is_log_len(len: u64) -> bool {
+    len >= BLOCKS_LEN_MIN && len.is_multiple_of(GROUP_LEN)
+}
+
+/// The length that a log of at least `len` bytes gets.
+pub(crate) fn whole_groups(len: u64) -> u64 {
+    len.next_multiple_of(GROUP_LEN)
+}
+
+/// Blocks of an undo log of this nominal length: as many, and so many more as all lines of the heap take. A transaction that marks
+/// more than it may makes an end of the pool, but not before its old lines are here.
+fn blocks(sb: &Superblock) -> (u64, u64) {
+    let nominal = sb.ring_len / BLOCK as u64;
+    (nominal, (nominal + (sb.heap_len / LINE as u64).div_ceil(ENTRIES as u64) + 1024).next_multiple_of(GROUP))
+}
+
+/// Where the word of block `number` is: in the block two places off, which is in the group's other page.
+fn keeper_of(number: u64) -> u64 {
+    number ^ 2
+}
+
+/// The word that says that `epoch` took block `number`.
+fn taken_word(seed: u64, epoch: u64, number: u64) -> u64 {
+    checksum(!seed, bytemuck::bytes_of(&[epoch, number]))
+}
+
+/// The number of entries of a block that has this word, with a checksum: one store changes both.
+#[inline]
+fn seal(word: u64, count: u64) -> u64 {
+    let x = (word ^ count).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (x ^ (x >> 29)) & !0xFF | count
+}
+
+/// Bytes of file `log`, without its stamp.
+pub(crate) fn file_len(sb: &Superblock) -> u64 {
+    HEADS_LEN + blocks(sb).1 * BLOCK as u64
+}
+
+/// Bytes of it that have space from the beginning.
+pub(crate) fn provided_len(sb: &Superblock) -> u64 {
+    HEADS_LEN + blocks(sb).0 * BLOCK as u64
+}
+
+/// What the checks of a pool begin with: entries of another pool are none of this one's.
+fn seed(sb: &Superblock) -> u64 {
+    checksum(0x55_6E_64_6F, &sb.uuid)
+}
+
+impl Head {
+    pub fn new(sb: &Superblock, epoch: u64, frontier: u64) -> Head {
+        Self::sealed(seed(sb), epoch, frontier)
+    }
+
+    fn sealed(seed: u64, epoch: u64, frontier: u64) -> Head {
+        Head { epoch, frontier, check: Self::sum(seed, epoch, frontier) }
+    }
+
+    fn sum(seed: u64, epoch: u64, frontier: u64) -> u64 {
+        checksum(seed, bytemuck::bytes_of(&[epoch, frontier]))
+    }
+
+    fn is_whole(&self, seed: u64) -> bool {
+        self.check == Self::sum(seed, self.epoch, self.frontier)
+    }
+
+    /// Writes it, and then its copy. Stopping in between: this one counts, for it is newer; within it: the copy does.
+    pub fn write(&self, region: &dyn Region) -> Result<()> {
+        region.store(0, bytemuck::bytes_of(self))?;
+        compiler_fence(SeqCst);
+        Ok(region.store(HEAD_COPY, bytemuck::bytes_of(self))?)
+    }
+}
+
+fn entry_sum(seed: u64, epoch: u64, index: u64, line: &[u8; LINE]) -> u64 {
+    checksum(seed ^ epoch.rotate_left(32) ^ index, line)
+}
+
+/// Where a thread's next entry goes.
+#[derive(Debug)]
+pub struct Cursor {
+    epoch: u64,
+    block: *mut u8,
+    /// The block's.
+    word: u64,
+    count: usize,
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Cursor { epoch: 0, block: std::ptr::null_mut(), word: 0, count: ENTRIES }
+    }
+}
+
+/// The undo log of an open heap.
+#[derive(Debug)]
+pub struct Undo {
+    region: Arc<dyn Region>,
+    bytes: NonNull<[u8]>,
+    /// What `bytes` is where the region has no memory of its own.
+    _private: Option<Mapping>,
+    seed: u64,
+    nominal: u32,
+    total: u32,
+    free: Mutex<Vec<u32>>,
+    /// Blocks of an epoch, by its remainder; that of the newest durable epoch and of two after it.
+    taken: [Mutex<Vec<u32>>; 3],
+    /// How many blocks are taken.
+    in_use: AtomicU32,
+    /// The first block beyond the nominal length that was never taken.
+    beyond: AtomicU32,
+    durable: AtomicU64,
+    frontier: AtomicU64,
+}
+
+// SAFETY: `bytes` is the region's mapping or the private one, which live as long as `region` and this do. A block is written by the one thread that
+// took it, and read by nobody in this process.
+unsafe impl Send for Undo {}
+// SAFETY: as above.
+unsafe impl Sync for Undo {}
+
+impl Undo {
+    /// The log in `region`, whose newest head this is, and which has no entries of later epochs.
+    pub(crate) fn new(region: Arc<dyn Region>, sb: &Superblock, head: Head) -> Result<Undo> {
+        let (nominal, total) = blocks(sb);
+        let (bytes, private) = match region.bytes() {
+            Some(bytes) => (bytes, None),
+            // The log of those that only look: what they save is for nobody.
+            None => {
+                let private = Mapping::anonymous(None, file_len(sb) as usize, false)?;
+                let first = NonNull::new(private.as_ptr()).expect("a mapping is not at address 0");
+                (NonNull::slice_from_raw_parts(first, private.len()), Some(private))
+            }
+        };
+        let (nominal, total) = (nominal as u32, total as u32);
+        Ok(Undo {
+            bytes,
+            _private: private,
+            seed: seed(sb),
+            nominal,
+            total,
+            free: Mutex::new((0..nominal).rev().collect()),
+            taken: Default::default(),
+            in_use: AtomicU32::new(0),
+            beyond: AtomicU32::new(nominal),
+            durable: AtomicU64::new(head.epoch),
+            frontier: AtomicU64::new(head.frontier),
+            region,
+        })
+    }
+
+    pub(crate) fn region(&self) -> &dyn Region {
+        &*self.region
+    }
+
+    /// Bytes of blocks that there are, but for those that a transaction gets which marks more than it may.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.nominal) * BLOCK as u64
+    }
+
+    /// Bytes of blocks that are taken.
+    pub fn in_use(&self) -> u64 {
+        u64::from(self.in_use.load(Relaxed)) * BLOCK as u64
+    }
+
+    /// Bytes of blocks that a thread takes at most for so many lines of one epoch.
+    pub fn most_for(lines: u64) -> u64 {
+        (lines.div_ceil(ENTRIES as u64) + 1) * BLOCK as u64
+    }
+
+    /// The allocator's frontier as of the durable epoch.
+    pub(crate) fn frontier(&self) -> u64 {
+        self.frontier.load(Acquire)
+    }
+
+    /// The durable epoch.
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Acquire)
+    }
+
+    /// Saves line `index`, found at `line`, which `epoch` is about to change.
+    ///
+    /// # Safety
+    /// `cursor` is the calling thread's own, and no other heap's. The calling thread runs a transaction of `epoch`, the durable epoch's
+    /// next or the one after that. `line` has 64 readable bytes that nobody writes meanwhile.
+    #[inline]
+    pub unsafe fn save(&self, cursor: &mut Cursor, epoch: u64, index: u64, line: *const u8) {
+        if cursor.epoch != epoch || cursor.count == ENTRIES {
+            self.begin_block(cursor, epoch);
+        }
+        let block = cursor.block.cast::<Block>();
+        // SAFETY: the block is this thread's, and in the mapping; `count` is below ENTRIES; `line` is readable.
+        unsafe {
+            let entry = &raw mut (*block).entries[cursor.count];
+            let bytes = line.cast::<[u8; LINE]>().read();
+            entry.write(Entry { index, line: bytes, check: entry_sum(self.seed, epoch, index, &bytes) });
+            cursor.count += 1;
+            // Behind the entry.
+            AtomicU64::from_ptr(&raw mut (*block).count).store(seal(cursor.word, cursor.count as u64), Release);
+        }
+        // The program's change of the line must not come before, in the program, and for a backup on another processor (which takes no
+        // instruction on x86).
+        compiler_fence(SeqCst);
+        fence(Release);
+    }
+
+    #[cold]
+    fn begin_block(&self, cursor: &mut Cursor, epoch: u64) {
+        let free = self.free.lock().pop();
+        let number = free.unwrap_or_else(|| self.block_beyond());
+        self.in_use.fetch_add(1, Relaxed);
+        self.taken[(epoch % 3) as usize].lock().push(number);
+        let word = taken_word(self.seed, epoch, u64::from(number));
+        let (block, keeper) = (self.block(number), self.block(keeper_of(u64::from(number)) as u32));
+        // SAFETY: in the mapping. The block is this thread's alone, and so is its word in the other one. Another process may look.
+        unsafe {
+            AtomicU64::from_ptr(&raw mut (*block).count).store(seal(word, 0), Release);
+            AtomicU64::from_ptr(&raw mut (*block).epoch).store(epoch, Release);
+            AtomicU64::from_ptr(&raw mut (*keeper).word).store(word, Release);
+        }
+        *cursor = Cursor { epoch, block: block.cast(), word, count: 0 };
+    }
+
+    fn block(&self, number: u32) -> *mut Block {
+        assert!(number < self.total, "block {number} of {}", self.total);
+        // SAFETY: blocks are within the file, and the mapping is as long as that.
+        unsafe { self.bytes.cast::<u8>().as_ptr().add(HEADS_LEN as usize + number as usize * BLOCK).cast() }
+    }
+
+    /// A block beyond the nominal length. Without one the line that is to be changed could not be undone: then the process ends here,
+    /// and the next one undoes what there is.
+    fn block_beyond(&self) -> u32 {
+        let number = self.beyond.fetch_add(1, Relaxed);
+        // Its word, too, is in its group.
+        let off = HEADS_LEN + u64::from(number) / GROUP * GROUP_LEN;
+        let provided = if number < self.total {
+            self.region.reserve(off, GROUP_LEN).map_err(|e| e.to_string())
+        } else {
+            Err("it is at its end".into())
+        };
+        if let Err(why) = provided {
+            log::error!("no space for the undo log, without which nothing may be changed: {why}; the process ends");
+            std::process::abort();
+        }
+        number
+    }
+
+    /// Makes `epoch` durable, the next one, all of whose transactions have ended. `frontier`: the allocator's.
+    pub fn publish(&self, epoch: u64, frontier: u64) -> Result<()> {
+        Head::sealed(self.seed, epoch, frontier).write(&*self.region)?;
+        // The head is there before a block that it makes free is taken: by the lock of `free`.
+        compiler_fence(SeqCst);
+        self.frontier.store(frontier, Release);
+        self.durable.store(epoch, Release);
+        let former = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
+        self.in_use.fetch_sub(former.len() as u32, Relaxed);
+        self.free.lock().extend(former);
+        Ok(())
+    }
+}
