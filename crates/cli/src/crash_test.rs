@@ -30,7 +30,8 @@ pub struct CrashTestArgs {
 enum Door {
     /// Epoch checkpointing: allocation, transactions across epochs, log, image, recovery.
     ///
-    /// Each image must be exactly the state at the end of an epoch, not older than the newest acknowledged.
+    /// Each image must be exactly the state at the end of an epoch, not older than the newest acknowledged. With both models also pools in
+    /// place, in memory, whose process is killed between any two of its stores (x86-64).
     Epoch(SweepArgs),
     /// Durable transactions: records in lanes, checkpoints, recovery, with one thread and with several at once.
     ///
@@ -105,10 +106,11 @@ pub fn run(args: &CrashTestArgs) -> Result<()> {
     match &args.door {
         Door::Epoch(args) => sweep("epoch", args, epoch::sweep, |r| {
             format!(
-                "{} crash images recovered to an acknowledged epoch, {} of them crashes during recovery\n\
+                "{} crash images recovered to an acknowledged epoch, {} of them crashes during recovery, {} kills in pools in place\n\
                  {} crash points: {} exhaustive, {} sampled; {} worlds, {} epochs, {} transactions\n",
                 r.images,
                 r.images_in_recovery,
+                r.images_in_place,
                 r.crash_points,
                 r.exhaustive_points,
                 r.sampled_points,

@@ -6,6 +6,7 @@
 pub mod epoch;
 mod failing;
 mod failure;
+pub mod kill;
 pub mod linear;
 pub mod tree;
 pub mod tx;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use towa_heap::superblock::Door;
 use towa_heap::{Error, Heap, OpenOptions, alloc};
+use towa_media::Medium;
 use towa_media::sim::SimMedium;
 
 use super::world::{CELL, CELLS, CLOSED, Cell, History, ROOT, pattern};
@@ -11,7 +12,12 @@ use super::world::{CELL, CELLS, CLOSED, Cell, History, ROOT, pattern};
 /// Recovers the pool on `medium` and checks it against `history`; gives the epoch it is at, or `None` where there is rightly no pool.
 /// `notes`: the epochs acknowledged as durable before the crash, oldest first, the first being the pool's creation.
 pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Result<Option<u64>, String> {
-    let heap = match Heap::open(Arc::new(medium.clone()), &OpenOptions { door: Door::Epoch, eager: true, prefault: false }) {
+    check_medium(Arc::new(medium.clone()), notes, history)
+}
+
+/// [`check_image`] of any medium.
+pub fn check_medium(medium: Arc<dyn Medium>, notes: &[u64], history: &History) -> Result<Option<u64>, String> {
+    let heap = match Heap::open(medium, &OpenOptions { door: Door::Epoch, eager: true, prefault: false }) {
         Ok(heap) => heap,
         Err(Error::Missing { .. }) if notes.is_empty() && history.base == 0 => return Ok(None),
         Err(e) => return Err(format!("recovery refused: {e}")),

@@ -6,9 +6,12 @@
 //! every object, no block leaked, none used twice. For some images recovery itself is crashed, at every one of its events, and
 //! must then give that same state. At some moments only the process dies: the next one reads what is not durable yet, recovers, and
 //! then the machine crashes under it. Then one crashed image (or the closed pool) is worked on further, for several generations.
+//!
+//! Where no model is asked for, one world in some is a pool in place, in memory, whose process is killed at its stores ([`kill_round`]).
 
 mod check;
 mod failing;
+mod in_place;
 mod shape;
 mod world;
 
@@ -17,10 +20,12 @@ use rand::{Rng, SeedableRng};
 use towa_media::sim::{Explorer, Model, SimMedium, Trace};
 
 pub use crate::Failure;
-pub use check::check_image;
+use crate::kill::KillMedium;
+pub use check::{check_image, check_medium};
 pub use failing::failing_round;
+pub use in_place::{Killed, kill_round};
 pub use shape::Shape;
-pub use world::{History, World};
+pub use world::{History, Stage, World};
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -29,7 +34,7 @@ pub struct Settings {
     pub seed: u64,
     /// About how many crash images to look at in all.
     pub images: usize,
-    /// Line media, files, or (None) both in turn.
+    /// Line media, files, or (None) both in turn; of the epoch door also pools in place.
     pub model: Option<Model>,
 }
 
@@ -42,6 +47,8 @@ pub struct Report {
     pub images_in_recovery: usize,
     /// Of these: crashes of the machine during the recovery of what a killed process left.
     pub images_after_kill: usize,
+    /// Of these: what kills of a process left of a pool in place.
+    pub images_in_place: usize,
     /// Moments at which a crash was tried.
     pub crash_points: usize,
     /// Of these: every possible image was tried.
@@ -64,6 +71,8 @@ const IMAGES_PER_GENERATION: usize = 700;
 const CRASH_RECOVERY_ONE_IN: u32 = 80;
 /// Moments in a generation at which the process is killed.
 const KILLS: usize = 4;
+/// One world in so many is a pool in place.
+const IN_PLACE_ONE_IN: u64 = 8;
 /// Images of one crashed recovery.
 const IMAGES_PER_RECOVERY: usize = 60;
 
@@ -72,12 +81,31 @@ pub fn sweep(settings: &Settings, progress: &mut dyn FnMut(usize)) -> Result<Rep
     let mut report = Report::default();
     while report.images < settings.images {
         let seed = settings.seed.wrapping_add(report.worlds as u64);
+        if settings.model.is_none() && seed % IN_PLACE_ONE_IN == 1 && KillMedium::is_supported() {
+            run_in_place(seed, settings, &mut report)?;
+            progress(report.images);
+            continue;
+        }
         // By the seed, so that a world's own seed gives it again.
         let model = settings.model.unwrap_or(if seed.is_multiple_of(2) { Model::Line } else { Model::File });
         run_world(seed, model, settings, &mut report, progress).map_err(|(place, message)| Failure { seed, place, message })?;
         report.worlds += 1;
     }
     Ok(report)
+}
+
+fn run_in_place(seed: u64, settings: &Settings, report: &mut Report) -> Result<(), Failure> {
+    let images = (IMAGES_PER_GENERATION / 3).min(settings.images.saturating_sub(report.images)).max(5);
+    let killed = kill_round(seed, images).map_err(|message| Failure { seed, place: "a pool in place".into(), message })?;
+    report.images += killed.images;
+    report.images_in_place += killed.images;
+    report.images_in_recovery += killed.in_recovery;
+    report.crash_points += killed.events;
+    report.sampled_points += killed.images;
+    report.epochs += killed.epochs;
+    report.transactions += killed.transactions;
+    report.worlds += 1;
+    Ok(())
 }
 
 fn run_world(

@@ -5,12 +5,14 @@ use rand::rngs::SmallRng;
 use towa_epoch::Mode;
 use towa_heap::log::RING_MIN;
 
-/// What a world is like. The first four are fixed at creation.
+/// What a world is like. The first five are fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Bytes of the heap.
     pub heap_len: u64,
-    /// Bytes of the log's ring.
+    /// Whether the image is the working copy.
+    pub in_place: bool,
+    /// Bytes of the log's ring, or of its blocks.
     pub log_len: u64,
     /// Where in the ring it begins.
     pub log_start: u64,
@@ -41,6 +43,7 @@ impl Shape {
     pub fn plain(rng: &mut SmallRng) -> Shape {
         Shape {
             heap_len: 40 * (128 << 10),
+            in_place: false,
             log_len: 2 << 20,
             log_start: 0,
             commit_slots: 256,
@@ -86,6 +89,14 @@ impl Shape {
             _ => {}
         }
         shape
+    }
+
+    /// One in place. Objects are small: each store into them is an event.
+    pub fn in_place(rng: &mut SmallRng) -> Shape {
+        let heap_len = [40, 16][rng.random_range(0..2)] * (128 << 10);
+        let (log_len, size_max, epochs) = (8 << 20, [60, 400][rng.random_range(0..2)], 6);
+        let undoable_percent = if rng.random() { 30 } else { 0 };
+        Shape { heap_len, in_place: true, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
     }
 
     /// The same pool opened again.

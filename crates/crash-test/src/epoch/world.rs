@@ -24,9 +24,11 @@ use rand::rngs::SmallRng;
 use towa_epoch::{Cleared, Clearing, Error, Mode, Options, Phase, Pool, Root, Thread, Tx};
 use towa_heap::superblock::Door;
 use towa_heap::{CreateOptions, Heap, LogShape};
+use towa_media::Medium;
 use towa_media::sim::SimMedium;
 
 use super::shape::Shape;
+use crate::kill::KillMedium;
 
 /// Name of the root.
 pub const ROOT: &str = "cells";
@@ -98,11 +100,53 @@ impl History {
         self.newest
     }
 
+    /// Epochs up to `epoch` are taken, without changes: those of what was undone, which recovery passed over.
+    pub(super) fn pass_over(&mut self, epoch: u64) {
+        self.newest = self.newest.max(epoch);
+    }
+
     /// Forgets what came after `epoch`: a crash dropped it.
     pub fn truncate(&mut self, epoch: u64) {
         self.changes.retain(|c| c.0 <= epoch);
         self.newest = epoch;
         self.base = epoch;
+    }
+}
+
+/// A medium that records what a world does to it.
+pub trait Stage: Medium + Clone + 'static {
+    /// Records a note: what the program has promised by now.
+    fn note(&self, note: u64);
+    /// How many events were recorded.
+    fn events(&self) -> usize;
+    /// What a program that writes where nothing was reserved would do on a full medium, it does here.
+    fn strict_space(&self) {}
+    /// The pool was opened.
+    fn opened(&self, _pool: &Pool) {}
+}
+
+impl Stage for SimMedium {
+    fn note(&self, note: u64) {
+        SimMedium::note(self, note);
+    }
+    fn events(&self) -> usize {
+        SimMedium::events(self)
+    }
+    fn strict_space(&self) {
+        SimMedium::strict_space(self);
+    }
+}
+
+impl Stage for KillMedium {
+    fn note(&self, note: u64) {
+        KillMedium::note(self, note);
+    }
+    fn events(&self) -> usize {
+        KillMedium::events(self)
+    }
+    fn opened(&self, pool: &Pool) {
+        let (first, len) = pool.heap_range();
+        self.watch("image", first, len as usize);
     }
 }
 
@@ -160,7 +204,7 @@ impl World {
 
     /// Opens (or creates) the pool on `medium` and works on it for some epochs, noting each durable epoch in the medium's trace. The
     /// pool is left as a crash would, unless `shape` says that it is closed.
-    pub fn run_shaped(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
+    pub fn run_shaped(medium: impl Stage, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
         let world = Self::run_with_faults(medium, rng, history, shape)?;
         match world {
             World { failed: Some(why), .. } => Err(why),
@@ -171,7 +215,7 @@ impl World {
 
     /// [`run_shaped`](Self::run_shaped) on a medium that may fail. That refuses an allocation, or the opening, or else it must poison
     /// the pool, which ends the work.
-    pub fn run_with_faults(medium: SimMedium, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
+    pub fn run_with_faults(medium: impl Stage, rng: &mut SmallRng, history: History, shape: &Shape) -> Result<World, String> {
         let sim = medium.clone();
         sim.strict_space();
         let mut world = World { history, epochs: 0, transactions: 0, opened: 0, closing: 0, refused: 0, cleared: 0, failed: None };
@@ -182,6 +226,10 @@ impl World {
                 return Ok(world);
             }
         };
+        sim.opened(&pool);
+        if pool.is_in_place() {
+            world.history.pass_over(pool.durable_epoch());
+        }
         sim.note(pool.durable_epoch());
         world.opened = sim.events();
         let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
@@ -230,16 +278,18 @@ impl World {
 }
 
 /// Opens the pool on `medium`, which is created where there is none.
-fn open(medium: SimMedium, shape: &Shape) -> Result<Pool, String> {
+fn open(medium: impl Stage, shape: &Shape) -> Result<Pool, String> {
     let options = Options { manual: true, mode: shape.mode, persisters: shape.persisters, ..Options::default() };
     let medium = Arc::new(medium);
     match Pool::open_on(medium.clone(), &options) {
         Err(Error::Heap(towa_heap::Error::Missing { .. })) => {}
         other => return other.map_err(|e| e.to_string()),
     }
-    let log = LogShape::Ring { len: Some(shape.log_len) };
+    let len = Some(shape.log_len);
+    let log = if shape.in_place { LogShape::Undo { len } } else { LogShape::Ring { len } };
     let create = CreateOptions { door: Door::Epoch, heap_len: shape.heap_len, log, base: Some(free_base()), prefault: false };
-    Heap::create_with_log(medium.clone(), &create, shape.commit_slots, shape.log_start).map_err(|e| e.to_string())?;
+    let slots = if shape.in_place { 0 } else { shape.commit_slots };
+    Heap::create_with_log(medium.clone(), &create, slots, shape.log_start).map_err(|e| e.to_string())?;
     Pool::open_on(medium, &options).map_err(|e| e.to_string())
 }
 
@@ -441,7 +491,7 @@ impl Worker<'_> {
     }
 
     /// A checkpoint, with transactions of the new epoch between its steps.
-    fn checkpoint(&mut self, pool: &Pool, sim: &SimMedium) -> Result<(), String> {
+    fn checkpoint(&mut self, pool: &Pool, sim: &impl Stage) -> Result<(), String> {
         let stops = self.shape.mode == Mode::StopTheWorld;
         if stops {
             // It waits for every transaction, and lets none begin, until it is committed.
