@@ -18,7 +18,8 @@ use towa_epoch::{Error as EpochError, Options, Pool};
 use towa_heap::Error as HeapError;
 use towa_heap::names::{IMAGE, LOG, SUPERBLOCK};
 use towa_media::{Guarantee, Medium, RamMedium};
-use towa_server::{Config, Handle, Server};
+use towa_server::memory::Footprint;
+use towa_server::{Config, Handle, Lowered, Server};
 
 use crate::pool_dir::{self, Note, medium_name};
 use crate::progress::Progress;
@@ -30,11 +31,11 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut config = args.config()?;
     config.check()?;
     let dir = args.pool_dir()?;
-    let options = args.pool_options(&config);
+    let options = args.pool_options(&mut config, dir.as_deref())?;
     let Opened { pool, is_new } = open(args, &config, &options, dir.as_deref())?;
     tell_differences(args, &options, &pool);
     config.labels = identity(&pool, dir.as_deref());
-    let (handle, signals) = match start(config, &pool) {
+    let (handle, signals) = match start(&mut config, &pool) {
         Ok(started) => started,
         Err(error) => {
             if is_new {
@@ -44,15 +45,16 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         }
     };
     let health = watch::Health::of(&pool);
-    let note = tell_ready(args, &pool, &handle, dir.as_deref());
+    let note = tell_ready(&config, &pool, &handle, dir.as_deref());
     let served = handle.join();
     drop((health, signals, note));
     let closed = pool.close();
     Ok(served.and(closed.map_err(Into::into))?)
 }
 
-fn start(config: Config, pool: &Pool) -> Result<(Handle, watch::Signals)> {
-    let handle = Server::start(config, pool)?;
+fn start(config: &mut Config, pool: &Pool) -> Result<(Handle, watch::Signals)> {
+    config.obey_for(pool)?.iter().for_each(tell_lowered);
+    let handle = Server::start(config.clone(), pool)?;
     let signals = watch::Signals::obey(handle.stopper())?;
     Ok((handle, signals))
 }
@@ -134,18 +136,31 @@ fn tell_differences(args: &ServeArgs, wanted: &Options, pool: &Pool) {
     }
     let recovery = pool.recovery();
     if !recovery.clean {
-        let (epochs, size, time) =
-            (recovery.epochs_replayed, bytes(recovery.lines_replayed * 64), micros(recovery.elapsed.as_micros() as u64));
-        say(&format!(
-            "{place}: was not closed cleanly; recovered epoch {}: {epochs} epochs ({size}) replayed in {time}",
-            recovery.epoch
-        ));
+        let (size, time) = (bytes(recovery.lines_replayed * 64), micros(recovery.elapsed.as_micros() as u64));
+        let how = if pool.is_in_place() {
+            format!("{size} of later changes undone in {time}")
+        } else {
+            format!("{} epochs ({size}) replayed in {time}", recovery.epochs_replayed)
+        };
+        say(&format!("{place}: was not closed cleanly; recovered epoch {}: {how}", recovery.epoch));
     }
 }
 
+/// Says that `-m` is less than was asked for.
+fn tell_lowered(lowered: &Lowered) {
+    let Lowered { from, to, by } = lowered;
+    say(&format!(
+        "-m {} becomes {}: the control group allows {} of memory in all ({})",
+        from >> 20,
+        to >> 20,
+        bytes(by.bytes),
+        report::path(&by.file)
+    ));
+}
+
 /// Says that it answers, on one line that scripts may wait for.
-fn tell_ready(args: &ServeArgs, pool: &Pool, handle: &Handle, dir: Option<&Path>) -> Option<Note> {
-    let address: PathBuf = match (&args.unix_socket, handle.addr) {
+fn tell_ready(config: &Config, pool: &Pool, handle: &Handle, dir: Option<&Path>) -> Option<Note> {
+    let address: PathBuf = match (&config.unix_socket, handle.addr) {
         (Some(path), _) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
         (None, Some(address)) => address.to_string().into(),
         (None, None) => "nowhere".into(),
@@ -162,7 +177,8 @@ fn tell_ready(args: &ServeArgs, pool: &Pool, handle: &Handle, dir: Option<&Path>
             format!("pool {}, medium {}, {survives}, checkpoint every {interval}", report::path(dir), medium_name(medium.kind()))
         }
     };
+    let most = bytes(Footprint::for_pool(config, pool).total());
     // Nobody may be reading; that is no reason not to serve.
-    let _ = report::line(format_args!("ready: {}, {promise}", report::path(&address)));
+    let _ = report::line(format_args!("ready: {}, {promise}, memory at most {most}", report::path(&address)));
     note
 }

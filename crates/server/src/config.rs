@@ -3,12 +3,34 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use towa_epoch::Options;
+use towa_epoch::{Options, Pool, default_log_len, default_undo_len};
 
 use crate::error::{Error, Result};
+use crate::memory::{self, Allowed, Footprint, Residence};
 
 /// An item is stored in one transaction, which must fit the log beside everybody else's: the log holds this many of the largest.
 pub(crate) const LOG_PER_ITEM: u64 = 8;
+
+/// How much more items a new pool has addresses for than `-m` says when it is made.
+const GROWTH: u64 = 4;
+/// The longest heap.
+const HEAP_MAX: u64 = 1 << 40;
+
+/// A limit of items that control groups have lowered.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// What was asked for, in bytes.
+    pub from: u64,
+    /// What it became.
+    pub to: u64,
+    /// The limit of the control group.
+    pub by: Allowed,
+}
+
+/// The heap for `limit` bytes of items and for their table, which takes a sixth of that where all items are as small as can be.
+fn heap_for(limit: u64) -> u64 {
+    limit + limit / 4 + (64 << 20)
+}
 
 /// Options of a server. `Config::default()` is memcached's defaults on the loopback address.
 #[derive(Clone, Debug)]
@@ -100,17 +122,60 @@ impl Config {
         Ok(())
     }
 
-    /// Options for a pool that this server is to be started on, where one must be made: what `options` say, with a heap large
-    /// enough for the chunks of items (`-m`) and for their table, which takes a sixth of that where all items are as small as can be, and,
-    /// unless they ask for a length, a log that takes the largest item (`-I`).
-    pub fn fit(&self, mut options: Options) -> Options {
+    /// Options for a pool that this server is to be started on, where one must be made that has its bytes as `residence` says: what
+    /// `options` say, with a heap in which `-m` can be four times as much one day (of which only what is used takes space, so not where
+    /// all is taken at once), and, unless they ask for a length, a log for what it is now and for the largest item (`-I`).
+    pub fn fit(&self, mut options: Options, residence: Residence) -> Options {
+        let mut len = options.heap_len;
         if let Some(limit) = self.memory_limit {
-            options.heap_len = options.heap_len.max(limit + limit / 4 + (64 << 20));
+            len = len.max(heap_for(limit));
+            options.heap_len = len.max(if options.prefault { 0 } else { heap_for(limit.saturating_mul(GROWTH)).min(HEAP_MAX) });
         }
-        if options.log_len.is_none() {
-            options.log_len = Some(towa_epoch::default_log_len(options.heap_len).max(self.item_size_max * LOG_PER_ITEM));
+        if options.log_len.is_none() && residence != Residence::Volatile {
+            options.log_len = Some(self.log_len(len, residence));
         }
         options
+    }
+
+    /// Bytes of log in a pool with a heap for `heap_len` bytes.
+    fn log_len(&self, heap_len: u64, residence: Residence) -> u64 {
+        let usual = if residence == Residence::InPlace { default_undo_len(heap_len) } else { default_log_len(heap_len) };
+        usual.max(self.item_size_max * LOG_PER_ITEM)
+    }
+
+    /// Lowers `-m` to what the control groups of this process allow, for a server on the new pool that `options` ask for. Says what it was,
+    /// and who limits it. Refuses what is too much with nearly no items.
+    pub fn obey_new(&mut self, options: &Options, residence: Residence) -> Result<Option<Lowered>> {
+        let limit = self.memory_limit.unwrap_or(options.heap_len);
+        let log_len = options.log_len;
+        self.obey(limit, residence, |config, limit| log_len.unwrap_or_else(|| config.log_len(heap_for(limit), residence)))
+    }
+
+    /// The same for a server on `pool`.
+    pub fn obey_for(&mut self, pool: &Pool) -> Result<Option<Lowered>> {
+        let (limit, log_len) = (self.limit_in(pool.heap_range().1), pool.stats().log_capacity);
+        self.obey(limit, Residence::of(pool), |_, _| log_len)
+    }
+
+    fn obey(&mut self, limit: u64, residence: Residence, log: impl Fn(&Config, u64) -> u64) -> Result<Option<Lowered>> {
+        let Some(by) = memory::allowed() else { return Ok(None) };
+        let log_of = |limit| if residence == Residence::Volatile { 0 } else { log(self, limit) };
+        match memory::limit_within(self, limit, by.bytes, residence, log_of) {
+            Some(fitting) if fitting == limit => Ok(None),
+            Some(fitting) => {
+                self.memory_limit = Some(fitting);
+                Ok(Some(Lowered { from: limit, to: fitting, by }))
+            }
+            None => {
+                let least = Footprint::of(self, 1 << 20, residence, log_of(1 << 20)).total();
+                Err(Error::Config(format!(
+                    "the control group allows {} bytes of memory ({}), and this server takes {least} beside its items: connections (-c), workers \
+                     (-t), values of the largest size (-I), and the pool's log; allow more, or lower these",
+                    by.bytes,
+                    by.file.display()
+                )))
+            }
+        }
     }
 
     /// Refuses options for a new pool that this server could not be started on: asked before a pool is made, so that none is
@@ -154,7 +219,7 @@ mod tests {
     fn a_log_too_small_for_an_item_is_refused_before_there_is_a_pool() {
         let config = Config::default();
         let with = |log_len| Options { log_len, ..Options::default() };
-        assert!(config.check_new_pool(&config.fit(with(None))).is_ok());
+        assert!(config.check_new_pool(&config.fit(with(None), Residence::Stored)).is_ok());
         assert!(config.check_new_pool(&with(Some(8 << 20))).is_ok());
         let said = config.check_new_pool(&with(Some(4 << 20))).unwrap_err().to_string();
         assert!(said.contains("4 MiB") && said.contains("take 8"), "{said}");

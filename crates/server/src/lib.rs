@@ -33,6 +33,7 @@ pub mod commands;
 mod config;
 mod counters;
 mod error;
+pub mod memory;
 mod net;
 pub mod protocol;
 mod receiving;
@@ -40,7 +41,7 @@ mod run;
 mod server;
 mod store;
 
-pub use config::Config;
+pub use config::{Config, Lowered};
 pub use error::{Error, Result};
 pub use net::{Clients, Key, Transport};
 pub use run::{PoolChoice, run};

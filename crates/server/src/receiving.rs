@@ -10,6 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Values below this are not counted.
 pub const COUNTED_FROM: u64 = 64 << 10;
 
+/// The most bytes that are held for a server of `memory_limit` bytes of items: half of that, and one of the largest items in any case.
+pub fn limit(memory_limit: u64, item_size_max: u64) -> u64 {
+    (memory_limit / 2).max(item_size_max + 2 * COUNTED_FROM)
+}
+
 /// The sum of all shares.
 #[derive(Debug, Default)]
 pub struct Receiving {
@@ -18,9 +23,9 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// For a server of `memory_limit` bytes of items: half of that, and one of the largest items in any case.
+    /// For a server of `memory_limit` bytes of items.
     pub fn new(memory_limit: u64, item_size_max: u64) -> Arc<Receiving> {
-        Arc::new(Receiving { limit: (memory_limit / 2).max(item_size_max + 2 * COUNTED_FROM), held: AtomicU64::new(0) })
+        Arc::new(Receiving { limit: limit(memory_limit, item_size_max), held: AtomicU64::new(0) })
     }
 }
 

@@ -6,6 +6,7 @@ use towa_epoch::{Options, Pool};
 
 use crate::config::Config;
 use crate::error::Result;
+use crate::memory::Residence;
 use crate::server::{Handle, Server};
 
 /// What the server keeps its items in.
@@ -23,7 +24,11 @@ pub enum PoolChoice {
 /// given can [end](Handle::stopper) the server, from a signal's thread for instance.
 pub fn run(config: Config, pool: &PoolChoice, options: &Options, started: impl FnOnce(&Handle)) -> Result<()> {
     config.check()?;
-    let options = config.fit(options.clone());
+    let dir = match pool {
+        PoolChoice::Directory(path) => Some(path.as_path()),
+        PoolChoice::Volatile => None,
+    };
+    let options = config.fit(options.clone(), Residence::of_new(options, dir)?);
     let pool = match pool {
         PoolChoice::Directory(path) => {
             if !path.exists() {

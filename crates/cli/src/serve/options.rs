@@ -1,13 +1,15 @@
 //! The options of `towa serve`: memcached's where it has them, and the pool's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Error, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use towa_epoch::Options;
+use towa_heap::names::SUPERBLOCK;
 use towa_media::NvmModel;
 use towa_server::Config;
+use towa_server::memory::Residence;
 
 use crate::failure::{USAGE, coded};
 use crate::pool_dir::{self, MediumArg};
@@ -34,7 +36,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub pool: Option<PathBuf>,
     /// Keep nothing: no pool.
-    #[arg(long, conflicts_with_all = ["pool", "interval_ms", "log_mb", "medium", "eager", "base", "nvm_model"])]
+    #[arg(long, conflicts_with_all = ["pool", "interval_ms", "log_mb", "medium", "eager", "copy", "base", "nvm_model"])]
     pub volatile: bool,
     /// Addresses or host names to listen on, each with an optional :PORT.
     #[arg(short, long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1")]
@@ -90,7 +92,7 @@ pub struct ServeArgs {
     /// Milliseconds between checkpoints: what a crash may cost.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub interval_ms: u64,
-    /// Megabytes of a new pool's redo log [default: a quarter of the heap, 16 to 512].
+    /// Megabytes of a new pool's log [default: a quarter of the heap, 16 to 512; on tmpfs an eighth, 16 to 128].
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(4..=1 << 19))]
     pub log_mb: Option<u64>,
     /// The medium, instead of what suits the directory (`towa info DIR`).
@@ -102,6 +104,9 @@ pub struct ServeArgs {
     /// Take the memory for all items at start, instead of as it is first used.
     #[arg(long)]
     pub prefault: bool,
+    /// On tmpfs, keep a copy of a new pool's items beside its image: twice the memory, in huge pages where there are any.
+    #[arg(long)]
+    pub copy: bool,
     /// Address of a new pool's heap, a multiple of 2 MiB, where the one chosen is taken.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub base: Option<usize>,
@@ -127,7 +132,7 @@ impl ServeArgs {
             (Some(dir), false) => Ok(Some(dir.clone())),
             (None, false) => {
                 let (base, dir) = pool_dir::default_dir()?;
-                if !dir.join(towa_heap::names::SUPERBLOCK).exists() {
+                if !dir.join(SUPERBLOCK).exists() {
                     pool_dir::make_parents(&base, &dir)?;
                 }
                 Ok(Some(dir))
@@ -140,9 +145,10 @@ impl ServeArgs {
         self.memory_limit << 20
     }
 
-    /// How to open the pool that `config` is served from, or to make it.
-    pub fn pool_options(&self, config: &Config) -> Options {
-        config.fit(Options {
+    /// How to open the pool in `dir` that `config` is served from, or to make it. Lowers `-m` to what control groups allow a server on a
+    /// new pool; that of an old one is known once it is open.
+    pub fn pool_options(&self, config: &mut Config, dir: Option<&Path>) -> Result<Options> {
+        let options = Options {
             heap_len: 0,
             log_len: self.log_mb.map(|mb| mb << 20),
             interval: Duration::from_millis(self.interval_ms),
@@ -150,8 +156,15 @@ impl ServeArgs {
             prefault: self.prefault,
             medium: self.medium.map(Into::into),
             base: self.base,
+            // A model of durable memory has it copied to, as on a DAX mount.
+            in_place: !self.copy && self.nvm_model.is_none(),
             ..Options::default()
-        })
+        };
+        let residence = Residence::of_new(&options, dir)?;
+        if dir.is_none_or(|dir| !dir.join(SUPERBLOCK).exists()) {
+            config.obey_new(&options, residence)?.iter().for_each(super::tell_lowered);
+        }
+        Ok(config.fit(options, residence))
     }
 
     /// The model of durable memory asked for.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::line;
 use crate::counters::Counter;
+use crate::memory::{Footprint, Residence};
 use crate::protocol::number::parse_u32;
 use crate::server::Shared;
 use crate::store::Worker;
@@ -209,6 +210,8 @@ fn durability(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("stall_us", engine.stall_us + sums.get(Counter::LogWaitMicros));
     stats.put("heap_used", engine.heap_used);
     stats.put("heap_len", engine.heap_len);
+    let footprint = Footprint::of(&shared.config, shared.store.limit(), Residence::of(pool), engine.log_capacity);
+    stats.put("memory_most", footprint.total());
     stats.put("recovered_lines", engine.recovered_lines);
     stats.put("recovery_us", engine.recovery_us);
 }
