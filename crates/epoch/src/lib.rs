@@ -59,5 +59,5 @@ pub use pool::Pool;
 pub use room::{Cleared, Clearing, Space, Survey};
 pub use stats::Stats;
 pub use thread::{Thread, Window};
-pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, accept_copy, default_log_len, default_undo_len};
+pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, accept_copy, applied_together, default_log_len, default_undo_len};
 pub use tx::Tx;

@@ -235,11 +235,14 @@ impl Checkpointer {
     }
 
     /// Provides space for what transactions may allocate until the next checkpoint has ended, so that none waits for the medium itself: twice
-    /// what they allocated until this one, for on a slow disk a checkpoint takes as long as it takes to fill the log.
+    /// what they allocated until this one, for on a slow disk a checkpoint takes as long as it takes to fill the log. Nothing for a heap
+    /// that does not grow, which may have all the memory that it is to have.
     fn provide_ahead(&mut self, engine: &Engine) {
         let frontier = engine.heap.allocator().frontier();
         let grown = frontier.saturating_sub(std::mem::replace(&mut self.frontier, frontier));
-        let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD.max(grown * 2));
+        if grown > 0 {
+            let _ = engine.heap.allocator().provide_ahead(PROVIDE_AHEAD.max(grown * 2));
+        }
     }
 
     /// Tells the pacer how much there is to do. A manual or stop-the-world checkpoint does not dawdle.

@@ -76,6 +76,20 @@ impl Pool {
         self.engine().heap.allocator().set_bound(bytes);
     }
 
+    /// Gives memory of free chunks back to the system, at least `bytes` where there is as much; how much that was. For a program that
+    /// needs much less of a heap than it did: space that is to be used again is asked for again.
+    ///
+    /// Nothing while a pool that was opened lazily is still being read in, and none of chunks that were freed since the durable epoch. Of a
+    /// pool with a copy beside its image, memory of the copy.
+    pub fn release_memory(&self, bytes: u64) -> u64 {
+        let engine = self.engine();
+        if engine.warming.as_ref().is_some_and(|warming| !warming.is_finished()) {
+            return 0;
+        }
+        let durable = if self.medium().is_none() { u64::MAX } else { self.durable_epoch() };
+        engine.heap.release_memory(durable, bytes)
+    }
+
     /// Bytes of chunks that may still come into use.
     pub fn chunk_bytes_left(&self) -> u64 {
         self.engine().heap.allocator().chunk_bytes_left()

@@ -62,6 +62,11 @@ impl Warming {
         }
     }
 
+    /// Whether everything that can be is in anonymous memory.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Acquire)
+    }
+
     /// Share of chunks that are done, in per cent.
     pub fn percent(&self) -> u64 {
         let done = self.chunks.iter().filter(|c| c.load(Relaxed) == DONE).count();

@@ -1,5 +1,6 @@
 //! A heap: working copy, image and log of one pool, from opening to closing.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -79,6 +80,25 @@ impl Heap {
     /// The allocator of its blocks.
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
+    }
+
+    /// Gives back memory of free chunks, at least `bytes` where there is as much; how much that was. `durable` is an epoch that is. Of a
+    /// copied image nothing is given back, and of the working copy all.
+    pub fn release_memory(&self, durable: u64, bytes: u64) -> u64 {
+        let release = |range: Range<u64>| {
+            let released = match &self.store {
+                Some(store) if self.working.in_place.is_some() => {
+                    store.image.release(range.start, range.end - range.start).map_err(Into::into)
+                }
+                // SAFETY: the chunks are free in every state of the heap that may come, and out of the allocator's pool.
+                _ => unsafe { self.working.release(range) },
+            };
+            // Then it stays where it is, which harms nothing.
+            if let Err(why) = released {
+                log::warn!("{}: {why}", self.location());
+            }
+        };
+        self.allocator.release_memory(durable, bytes, release)
     }
 
     /// The named roots.

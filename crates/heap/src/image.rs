@@ -3,6 +3,7 @@
 //! What must always hold: no byte of the image is written that has no space behind it, for on media that map it a store into a
 //! hole of a full file system is SIGBUS and not an error; of two writes of a line the one of the later epoch comes last.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -11,11 +12,13 @@ use towa_media::{Durability, LINE, Region};
 use crate::Result;
 use crate::log::Log;
 use crate::log::commit::Commit;
+use crate::log::frame::LINES_MAX;
 
 /// Space is provided ahead of the frontier in steps of this.
 const PROVIDE_STEP: u64 = 16 << 20;
-/// Bytes of lines applied together on sync media.
-pub(crate) const BATCH_LEN: usize = 32 << 20;
+/// Bytes of lines applied together on sync media: an eighth of the log, within these.
+const BATCH_MIN: u64 = 4 << 20;
+const BATCH_MAX: u64 = 32 << 20;
 /// Lines after which the caller may pause.
 const LINES_BETWEEN_PAUSES: usize = 1024;
 /// Neighbouring lines that are applied by the same thread.
@@ -46,13 +49,18 @@ pub(crate) fn apply(
         }
         Durability::Line => apply_share(image, log, commits, (0, 1), pause),
         Durability::Sync => {
-            let mut batch = Batch::new(image, BATCH_LEN);
+            let mut batch = Batch::new(image, applied_together(log.capacity()) as usize);
             for commit in commits {
                 log.replay_own(commit, &mut |first, bytes| batch.add(first, bytes, pause))?;
             }
             batch.write()
         }
     }
+}
+
+/// Bytes of lines of a log of `capacity` bytes that are applied together on sync media. They take a third more of memory.
+pub fn applied_together(capacity: u64) -> u64 {
+    (capacity / 8).clamp(BATCH_MIN, BATCH_MAX)
 }
 
 /// Streams the lines of one of `of` shares of the heap. A line is always of the same share, whatever epoch or frame it comes from, so
@@ -92,7 +100,9 @@ pub(crate) struct Batch<'i> {
 
 impl<'i> Batch<'i> {
     pub fn new(image: &'i dyn Region, limit: usize) -> Self {
-        Batch { image, limit, lines: Vec::new(), data: Vec::new() }
+        // All of it at once: a buffer that grows leaves copies of itself behind, of half its size.
+        let (lines, bytes) = (limit / LINE + LINES_MAX, limit + LINES_MAX * LINE);
+        Batch { image, limit, lines: Vec::with_capacity(lines), data: Vec::with_capacity(bytes) }
     }
 
     /// Adds a run of lines, and writes the batch if that makes it full: an epoch may be as long as the log.
@@ -142,14 +152,18 @@ pub(crate) struct ImageSpace {
     pub image: Arc<dyn Region>,
     /// Image bytes that have space behind them.
     pub provided: Mutex<u64>,
+    /// The allocator gives back memory of it, and asks for it again.
+    pub may_have_holes: bool,
 }
 
 impl ImageSpace {
-    /// Provides space up to `end`, and some beyond where there is enough.
-    pub fn provide(&self, end: u64) -> towa_media::Result<()> {
+    /// Provides space for these offsets, and some beyond where there is enough. What had space before may have been given back.
+    pub fn provide(&self, range: Range<u64>) -> towa_media::Result<()> {
+        let end = range.end;
         let mut provided = self.provided.lock();
         if end <= *provided {
-            return Ok(());
+            drop(provided);
+            return if self.may_have_holes { self.image.reserve(range.start, end - range.start) } else { Ok(()) };
         }
         let wish = end.next_multiple_of(PROVIDE_STEP).min(self.image.len());
         let upto = match self.image.reserve(*provided, wish - *provided) {

@@ -50,6 +50,7 @@ pub use create::{CreateOptions, LogShape, default_log_len, default_undo_len};
 pub use describe::{Description, describe};
 pub use error::{Error, Result};
 pub use heap::Heap;
+pub use image::applied_together;
 pub use open::{OpenOptions, open_or_create};
 pub use origin::accept_copy;
 pub use recovery::Recovery;

@@ -2,11 +2,12 @@
 //!
 //! What must always hold: what does not check out is refused before a byte is written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use towa_media::{Access, Durability, Kind, Lock, Mapping, Medium, Region};
+use towa_media::{Access, Durability, Kind, LINE, Lock, Mapping, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::{check_heap_len, check_in_place};
@@ -182,18 +183,22 @@ impl Heap {
         superblock::make_durable(&*superblock_region, &sb)?;
         found.make_stamps_durable(&files, &sb)?;
         let upto = frontier.max(found.end_of_words());
-        if sb.clean == 0 || medium.kind() == Kind::Dax || !image.is_provided(upto) {
-            // What was provided beneath the frontier and never written may be gone with the power; and a copy need not have it.
-            image.reserve(0, upto)?;
-        }
+        let mut has_holes = false;
         if sb.is_in_place() {
             // What is stored to must have space: a store into a hole of a full file system is SIGBUS.
-            let wanted = [(&log_region, undo::provided_len(&sb)), (&image, if prefault { sb.heap_len } else { upto })];
+            let wanted = [(&log_region, undo::provided_len(&sb)), (&image, if prefault { sb.heap_len } else { 0 })];
             for (region, len) in wanted {
                 if !region.is_provided(len) {
                     region.reserve(0, len)?;
                 }
             }
+            has_holes = !image.is_provided(upto);
+            if has_holes {
+                found.provide_lines(&*image, &sb)?;
+            }
+        } else if sb.clean == 0 || medium.kind() == Kind::Dax || !image.is_provided(upto) {
+            // What was provided beneath the frontier and never written may be gone with the power; and a copy need not have it.
+            image.reserve(0, upto)?;
         }
         let was_clean = sb.clean == 1;
         let replayed = found.replay(&*medium, &files, &mut sb);
@@ -212,10 +217,25 @@ impl Heap {
         let pool = medium.location();
         let heap_len = sb.heap_len;
         let superblock = Mutex::new(sb);
-        let space = Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier) });
+        let space =
+            Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier), may_have_holes: sb.is_in_place() });
         lock.watch(&[names::SUPERBLOCK, names::IMAGE, names::LOG])?;
         let store = Store { medium, image, redo, superblock_region, superblock, chain_end, recovered, space, lock };
-        Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)
+        let heap = Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)?;
+        if has_holes {
+            heap.provide_chunks_in_use()?;
+        }
+        Ok(heap)
+    }
+
+    /// Makes sure that what is in use of an image with holes has memory. What is free need have none: it was given back, or a copy left it
+    /// out.
+    fn provide_chunks_in_use(&self) -> Result<()> {
+        for row in self.allocator.rows_in_use() {
+            self.image().reserve(row.start, row.end - row.start)?;
+        }
+        self.allocator.hollow_out();
+        Ok(())
     }
 
     fn assemble(working: Working, len: u64, recovery: Recovery, frontier: u64, store: Option<Store>, pool: String) -> Result<Heap> {
@@ -224,7 +244,7 @@ impl Heap {
         // SAFETY: the heap's first chunk, mapped by `working`, which lives as long as the table (both in Heap).
         let roots = unsafe { RootTable::new(base, in_heap) }.map_err(|what| Error::Damaged { pool: pool.clone(), what })?;
         let space = store.as_ref().map(|s| Arc::clone(&s.space));
-        let provide = Box::new(move |end| space.as_ref().map_or(Ok(()), |s| s.provide(end).map_err(|_| alloc::Full)));
+        let provide = Box::new(move |range| space.as_ref().map_or(Ok(()), |s| s.provide(range).map_err(|_| alloc::Full)));
         // SAFETY: `working` is that mapping and lives as long as the allocator (both in Heap); beside the allocator only users
         // write there, into blocks, and the root table before `CHUNK`.
         let allocator = unsafe { Allocator::new(base, len, CHUNK, frontier, provide) };
@@ -287,6 +307,16 @@ impl Found {
         found.logged.overlay().check(&**files.image, sb, frontier).map_err(damaged)?;
         tables::check(&**files.image, sb, frontier)?.map_err(damaged)?;
         Ok(found)
+    }
+
+    /// Provides memory for the lines that are to be undone, and for the root table and the headers of chunks.
+    fn provide_lines(&self, image: &dyn Region, sb: &Superblock) -> Result<()> {
+        let chunks: BTreeSet<u64> = match &self.logged {
+            Logged::Undo(found) => found.lines.numbers().map(|line| line * LINE as u64 / CHUNK).collect(),
+            _ => BTreeSet::new(),
+        };
+        image.reserve(0, alloc::headers_in_use_end(sb.heap_len, CHUNK, self.frontier(sb)))?;
+        chunks.into_iter().try_for_each(|chunk| Ok(image.reserve(chunk * CHUNK, CHUNK.min(image.len() - chunk * CHUNK))?))
     }
 
     /// The allocator's frontier once the log is replayed.

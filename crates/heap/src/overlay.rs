@@ -45,6 +45,11 @@ impl Overlay {
         }
     }
 
+    /// Which lines it has, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.lines.keys().copied()
+    }
+
     /// Lays the lines of `newer` over these.
     pub fn append(&mut self, newer: Overlay) {
         self.lines.extend(newer.lines);

@@ -3,6 +3,7 @@
 //! What must always hold: it lies where the superblock says, for pointers in the heap are addresses; nothing of it is ever durable by
 //! itself.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use towa_media::{Mapping, Region};
@@ -71,6 +72,25 @@ impl Working {
     /// Provides the memory of all that is not mapped from the image.
     pub fn prefault(&self) -> Result<()> {
         Ok(in_shares(self.anonymous.len() as u64, |from, to| self.anonymous.provide(from as usize, (to - from) as usize))?)
+    }
+
+    /// Gives the memory of a range back that is no image's.
+    ///
+    /// # Safety
+    /// As for [`Mapping::release`].
+    pub unsafe fn release(&self, range: Range<u64>) -> Result<()> {
+        let (from, to) = (range.start as usize, range.end as usize);
+        let border = self.mapped.as_ref().map_or(0, Mapping::len);
+        if let Some(mapped) = self.mapped.as_ref().filter(|_| from < border) {
+            // SAFETY: the caller's.
+            unsafe { mapped.release(from, to.min(border) - from)? };
+        }
+        let first = from.max(border);
+        if first < to {
+            // SAFETY: the caller's.
+            unsafe { self.anonymous.release(first - border, to - first)? };
+        }
+        Ok(())
     }
 
     pub fn base(&self) -> NonNull<u8> {

@@ -269,6 +269,18 @@ pub(crate) fn is_provided(file: &File, len: u64) -> bool {
     hole >= 0 && hole as u64 >= len
 }
 
+/// Gives back the memory of the whole pages in `off..off + len` of a file that lives in memory.
+pub(crate) fn release(file: &File, location: &str, off: u64, len: u64) -> Result<()> {
+    let (from, to) = (off.next_multiple_of(PAGE as u64), (off + len) / PAGE as u64 * PAGE as u64);
+    if from >= to || !lives_in_memory(file) {
+        return Ok(());
+    }
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a call on a descriptor that we own.
+    let rc = unsafe { libc::fallocate(file.as_raw_fd(), how, from as libc::off_t, (to - from) as libc::off_t) };
+    result(rc).map_err(|e| Error::from_io(location, "giving memory back", to - from, e))
+}
+
 /// Gives `file` blocks of its own for what of `off..off + len` it shares with another file, of which one is a clone (reflink), so that no later
 /// write there fails for want of space. Where the file system cannot do that ahead of a write, nothing.
 pub(crate) fn unshare(file: &File, location: &str, off: u64, len: u64) -> Result<()> {

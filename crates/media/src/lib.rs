@@ -308,6 +308,11 @@ pub unsafe trait Region: Send + Sync + fmt::Debug {
     fn unshare(&self, _off: u64, _len: u64) -> Result<()> {
         Ok(())
     }
+    /// Gives the memory of the whole pages in `off..off + len` back, where the region lives in memory: they read as zeros, and are to be
+    /// [`reserve`](Self::reserve)d before they are written. Else nothing: space on a disk stays taken.
+    fn release(&self, _off: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
     /// The bytes themselves, on media that map them shared (`dax`, `ram`). Reading them is a plain load; writing goes through
     /// the verbs above.
     fn bytes(&self) -> Option<NonNull<[u8]>>;

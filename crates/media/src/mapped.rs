@@ -148,6 +148,10 @@ unsafe impl Region for MappedRegion {
     fn is_provided(&self, len: u64) -> bool {
         self.file.check().is_err() || directory::is_provided(&self.file, len)
     }
+    fn release(&self, off: u64, len: u64) -> Result<()> {
+        in_range(&self.location, off, len, self.len(), self.writable)?;
+        if self.file.check().is_err() { Ok(()) } else { directory::release(&self.file, &self.location, off, len) }
+    }
     fn unshare(&self, off: u64, len: u64) -> Result<()> {
         in_range(&self.location, off, len, self.len(), self.writable)?;
         if self.file.check().is_err() { Ok(()) } else { directory::unshare(&self.file, &self.location, off, len) }

@@ -3,8 +3,8 @@
 //! What must always hold: a mapping never replaces one that was there (`MAP_FIXED_NOREPLACE`), is unmapped exactly once, on
 //! drop, and does not cross `fork` (`MADV_DONTFORK`: a child that wrote into a pool would tear it).
 //!
-//! A private mapping shows a page of the file until the page is first written; from then on it is the program's own. Never use
-//! `MADV_DONTNEED` on it: written pages would fall back to what the file holds now.
+//! A private mapping shows a page of the file until the page is first written; from then on it is the program's own. `MADV_DONTNEED`
+//! ([`release`](Mapping::release)) is for pages whose content is of no use: written ones fall back to what the file holds now.
 //! [`replace_with_anonymous`](Mapping::replace_with_anonymous) turns a range of it into ordinary memory with huge pages, while
 //! others read it:
 //!
@@ -226,9 +226,22 @@ impl Mapping {
         populate(first, len).map_err(|source| Error::Io { location: describe(first.addr(), len), doing, source })
     }
 
+    /// Gives the memory of the whole pages in `off..off + len` back. Then they read as zeros, or as the file behind a private mapping.
+    ///
+    /// # Safety
+    /// Nothing refers to these bytes, and no code relies on what they hold.
+    pub unsafe fn release(&self, off: usize, len: usize) -> Result<()> {
+        in_range("memory to give back", off as u64, len as u64, self.len as u64, true)?;
+        let (from, to) = (off.next_multiple_of(PAGE), (off + len) / PAGE * PAGE);
+        if from < to {
+            self.advise(from, to - from, libc::MADV_DONTNEED);
+        }
+        Ok(())
+    }
+
     /// Advice is a wish: a kernel built without the feature refuses, and all stays correct.
     fn advise(&self, off: usize, len: usize, advice: libc::c_int) {
-        // SAFETY: the range lies in this mapping, and no advice used here changes what it holds.
+        // SAFETY: the range lies in this mapping. Only the advice of `release` changes what it holds, as its caller wants.
         unsafe { libc::madvise(self.first.wrapping_add(off).cast(), len, advice) };
     }
 }

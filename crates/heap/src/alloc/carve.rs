@@ -192,7 +192,7 @@ impl Allocator {
         let large = place.filter(|&(off, chunk)| off == self.geo.offset(chunk) && matches!(self.table.get(chunk), Entry::Large));
         let Some((_, chunk)) = large else { refuse(addr, Seen::Unwritten) };
         match self.run_header(chunk) {
-            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run { chunk, len, epoch: 0, clean: false },
+            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run { chunk, len, epoch: 0, clean: false, hollow: false },
             Ok(Some(RunHeader { kind: Kind::Free, len, .. })) => refuse(addr, Seen::Free(len as usize * CHUNK as usize)),
             Err(why) => refuse(addr, Seen::Damaged(why)),
             _ => refuse(addr, Seen::Unwritten),
@@ -218,25 +218,25 @@ impl Allocator {
             let fit = journal.runs.iter().enumerate().filter(|(_, run)| run.len >= len).min_by_key(|(_, run)| run.len);
             if let Some((at, _)) = fit {
                 let run = journal.runs.swap_remove(at);
-                return Some(self.split(Some(journal), m, run, len, None));
+                return self.split(Some(journal), m, run, len, None);
             }
         }
         if let Some(run) = cache.granted.take_if(|run| run.len >= len && run.epoch <= epoch) {
-            return Some(self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut self.runs.lock())));
+            return self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut self.runs.lock()));
         }
         loop {
             let mut runs = self.runs.lock();
             if self.is_within_bound(cache, &runs, len)
                 && let Some(run) = runs.take(len, epoch)
             {
-                return Some(self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut runs)));
+                return self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut runs));
             }
             drop(runs);
             // A slab given up by an undoable transaction goes to its journal, where only a fitting one is of use.
             if let Some(run) = self.give_up_one(cache, m) {
                 match &mut cache.journal {
                     Some(journal) if run.len >= len => {
-                        return Some(self.split(Some(journal), m, run, len, None));
+                        return self.split(Some(journal), m, run, len, None);
                     }
                     Some(journal) => journal.runs.push(run),
                     None => self.runs.lock().insert(run),
@@ -252,22 +252,29 @@ impl Allocator {
         cache.unbounded || u64::from(runs.in_use()) + u64::from(len) <= u64::from(self.bound.load(Relaxed))
     }
 
-    /// Cuts `len` chunks off the front of `run` and gives what remains to the journal, or to the pool.
-    fn split<M: Marker>(&self, journal: Option<&mut Journal>, m: &M, run: Run, len: u32, pool: Option<&mut Runs>) -> Run {
+    /// Cuts `len` chunks off the front of `run`, with space behind them, and gives what remains to the journal, or to the pool. `None`
+    /// if there is no space; then that is all of it.
+    fn split<M: Marker>(&self, journal: Option<&mut Journal>, m: &M, run: Run, len: u32, pool: Option<&mut Runs>) -> Option<Run> {
+        let keep = |journal: Option<&mut Journal>, rest: Run| match (journal, pool) {
+            (Some(journal), _) => journal.runs.push(rest),
+            (None, Some(pool)) => pool.insert(rest),
+            (None, None) => unreachable!("held runs belong to a journal"),
+        };
+        if run.hollow && (self.provide)(self.geo.offset(run.chunk)..self.geo.offset(run.chunk + len)).is_err() {
+            keep(journal, run);
+            return None;
+        }
         if run.len > len {
-            let rest = Run { chunk: run.chunk + len, len: run.len - len, epoch: m.epoch(), clean: run.clean };
+            let rest = Run { chunk: run.chunk + len, len: run.len - len, epoch: m.epoch(), ..run };
             let header = RunHeader { kind: Kind::Free, len: rest.len, clean: rest.clean };
             self.put_header(m, rest.chunk, header);
-            match (journal, pool) {
-                (Some(journal), _) => {
-                    journal.headers.push((rest.chunk, header));
-                    journal.runs.push(rest);
-                }
-                (None, Some(pool)) => pool.insert(rest),
-                (None, None) => unreachable!("held runs belong to a journal"),
+            let mut journal = journal;
+            if let Some(journal) = &mut journal {
+                journal.headers.push((rest.chunk, header));
             }
+            keep(journal, rest);
         }
-        Run { len, ..run }
+        Some(Run { len, hollow: false, ..run })
     }
 
     /// Takes `len` chunks at the frontier, with the free run that ends there.
@@ -280,12 +287,15 @@ impl Allocator {
         let upto = self.geo.offset(runs.frontier + more);
         if upto > runs.provided {
             let ahead = upto.next_multiple_of(PROVIDE_STEP).min(self.geo.offset(self.geo.chunks));
-            runs.provided = match (self.provide)(ahead) {
+            runs.provided = match (self.provide)(runs.provided..ahead) {
                 Ok(()) => ahead,
-                Err(_) => (self.provide)(upto).map(|()| upto).ok()?,
+                Err(_) => (self.provide)(runs.provided..upto).map(|()| upto).ok()?,
             };
         }
-        let run = runs.extend(tail, more);
+        if let Some(tail) = tail.filter(|tail| tail.hollow) {
+            (self.provide)(self.geo.offset(tail.chunk)..self.geo.offset(tail.chunk + tail.len)).ok()?;
+        }
+        let run = Run { hollow: false, ..runs.extend(tail, more) };
         self.frontier.store(self.geo.offset(runs.frontier), Release);
         Some(run)
     }
@@ -323,7 +333,7 @@ impl Allocator {
             if let Some(journal) = &mut cache.journal {
                 journal.headers.push((chunk, header));
             }
-            return Some(Run { chunk, len, epoch: m.epoch(), clean: false });
+            return Some(Run { chunk, len, epoch: m.epoch(), clean: false, hollow: false });
         }
         None
     }

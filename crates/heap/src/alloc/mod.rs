@@ -31,10 +31,12 @@ mod cache;
 mod carve;
 mod check;
 mod evacuate;
+
 mod header;
 mod journal;
 mod layout;
 mod open;
+mod release;
 mod runs;
 mod slabs;
 mod survey;
@@ -56,6 +58,7 @@ use parking_lot::Mutex;
 use runs::Runs;
 use slabs::Central;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 use table::{Entry, SlabChunk, Table};
@@ -99,8 +102,8 @@ pub struct Block {
     pub live: bool,
 }
 
-/// Makes sure that the heap has space up to the given offset.
-pub type Provide = Box<dyn Fn(u64) -> Result<(), Full> + Send + Sync>;
+/// Makes sure that the heap has space for these offsets.
+pub type Provide = Box<dyn Fn(Range<u64>) -> Result<(), Full> + Send + Sync>;
 
 /// The allocator of one heap, shared by all threads.
 pub struct Allocator {
@@ -243,15 +246,23 @@ impl Allocator {
 
     /// Provides space for `bytes` beyond the frontier now, so that no allocation has to wait for it. For the background.
     pub fn provide_ahead(&self, bytes: u64) -> Result<(), Full> {
-        let end = self.geo.offset(self.geo.chunks);
+        // Beyond the bound nothing is carved but by threads that it is not for, and where chunks lie scattered.
+        let end = self.geo.offset(self.geo.chunks.min(self.bound.load(Relaxed)));
         let upto = self.frontier().saturating_add(bytes).min(end);
-        if upto <= self.runs.lock().provided {
+        let (provided, releases) = {
+            let runs = self.runs.lock();
+            (runs.provided, runs.releases)
+        };
+        if upto <= provided {
             return Ok(());
         }
-        // Not under the lock: that is the point. A thread that needs space meanwhile asks for it himself.
-        (self.provide)(upto)?;
+        // Not under the lock: that is the point. A thread that needs space before that asks for it itself.
+        (self.provide)(provided..upto)?;
         let mut runs = self.runs.lock();
-        runs.provided = runs.provided.max(upto);
+        // What was released since may be a part of it.
+        if runs.releases == releases {
+            runs.provided = runs.provided.max(upto);
+        }
         Ok(())
     }
 

@@ -18,7 +18,8 @@ impl Allocator {
     /// - `first`: first offset that is the allocator's, a multiple of [`CHUNK`]. What lies before is the caller's.
     /// - `frontier`: `first` for a fresh heap, which is all zero from there on; else what [`frontier`](Self::frontier)
     ///   returned for the epoch the heap was recovered to.
-    /// - `provide`: called before the first use of space beyond what it granted (or beyond `frontier`).
+    /// - `provide`: called before the first use of space beyond what it granted (or beyond `frontier`), and before the use of space whose
+    ///   memory was [released](Self::release_memory).
     ///
     /// Fails, without having written, if a run header is damaged: nothing could be allocated safely then.
     ///
@@ -167,7 +168,7 @@ impl Opened {
         match kind {
             Kind::Free | Kind::Unwritten => {
                 let before = self.free.take();
-                let run = before.unwrap_or(Run { chunk, len: 0, epoch: 0, clean: true });
+                let run = before.unwrap_or(Run { chunk, len: 0, epoch: 0, clean: true, hollow: false });
                 self.free = Some(Run { len: run.len + len, clean: run.clean && clean, ..run });
                 return;
             }

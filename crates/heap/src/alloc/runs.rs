@@ -18,6 +18,8 @@ pub(super) struct Run {
     pub(super) epoch: u64,
     /// Never written, see [`RunHeader::clean`](super::header::RunHeader::clean).
     pub(super) clean: bool,
+    /// Its memory was given back, of parts of it at least: space must be provided before it is written.
+    pub(super) hollow: bool,
 }
 
 /// All free runs below the frontier, and the frontier.
@@ -29,12 +31,16 @@ pub(super) struct Runs {
     pub(super) large: BTreeMap<u32, u32>,
     /// Chunks in the pool.
     free: u32,
+    /// Those of them in hollow runs.
+    hollow: u32,
     /// Large objects that are being evacuated, and their chunks once they are free.
     pub(super) leaving: BTreeMap<u32, Option<Run>>,
     /// First chunk never carved.
     pub(super) frontier: u32,
     /// Offset up to which space was provided.
     pub(super) provided: u64,
+    /// How often that was taken back to the frontier.
+    pub(super) releases: u64,
 }
 
 impl Runs {
@@ -64,10 +70,12 @@ impl Runs {
         self.by_place.insert(run.chunk, run);
         self.by_len.insert((run.len, run.chunk));
         self.free += run.len;
+        self.hollow += if run.hollow { run.len } else { 0 };
     }
 
     fn remove(&mut self, run: Run) {
         self.free -= run.len;
+        self.hollow -= if run.hollow { run.len } else { 0 };
         self.by_place.remove(&run.chunk);
         self.by_len.remove(&(run.len, run.chunk));
     }
@@ -87,7 +95,7 @@ impl Runs {
 
     /// Moves the frontier by `more` chunks and returns the `len` chunks that end there: `tail` (taken out) and the new ones.
     pub(super) fn extend(&mut self, tail: Option<Run>, more: u32) -> Run {
-        let fresh = Run { chunk: self.frontier, len: more, epoch: 0, clean: true };
+        let fresh = Run { chunk: self.frontier, len: more, epoch: 0, clean: true, hollow: false };
         self.frontier += more;
         match tail {
             Some(tail) => {
@@ -112,6 +120,32 @@ impl Runs {
     /// Chunks below the frontier that are not in the pool.
     pub(super) fn in_use(&self) -> u32 {
         self.frontier - self.free
+    }
+
+    /// Chunks below the frontier that have memory, as far as is known.
+    pub(super) fn resident(&self) -> u32 {
+        self.frontier - self.hollow
+    }
+
+    /// Takes the longest run that has memory, and whose headers are of `epoch` or an older one.
+    pub(super) fn take_solid(&mut self, epoch: u64) -> Option<Run> {
+        let longest_first = self.by_len.iter().rev().map(|&(_, chunk)| self.by_place[&chunk]);
+        let run = longest_first.into_iter().find(|run| !run.hollow && run.epoch <= epoch)?;
+        self.remove(run);
+        Some(run)
+    }
+
+    /// No run in the pool need have memory.
+    pub(super) fn hollow_out(&mut self) {
+        self.by_place.values_mut().for_each(|run| run.hollow = true);
+        self.hollow = self.free;
+    }
+
+    /// The chunks below the frontier that are not in the pool: first one and the one behind the last of each row.
+    pub(super) fn rows_in_use(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let ends = std::iter::once(0).chain(self.by_place.values().map(|run| run.chunk + run.len));
+        let begins = self.by_place.keys().copied().chain(std::iter::once(self.frontier));
+        ends.zip(begins).filter(|(from, to)| from < to)
     }
 
     /// Chunks of the longest run in the pool.
@@ -140,7 +174,13 @@ impl Runs {
 }
 
 pub(super) fn join(low: Run, high: Run) -> Run {
-    Run { chunk: low.chunk, len: low.len + high.len, epoch: low.epoch.max(high.epoch), clean: low.clean && high.clean }
+    Run {
+        chunk: low.chunk,
+        len: low.len + high.len,
+        epoch: low.epoch.max(high.epoch),
+        clean: low.clean && high.clean,
+        hollow: low.hollow || high.hollow,
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +188,7 @@ mod tests {
     use super::*;
 
     fn run(chunk: u32, len: u32, epoch: u64) -> Run {
-        Run { chunk, len, epoch, clean: true }
+        Run { chunk, len, epoch, clean: true, hollow: false }
     }
 
     #[test]
@@ -173,6 +213,26 @@ mod tests {
         assert_eq!(tail, Some(run(18, 2, 0)));
         assert_eq!(runs.extend(tail, 4), run(18, 6, 0));
         assert_eq!((runs.frontier, runs.tail(0)), (24, None));
+    }
+
+    #[test]
+    fn what_has_no_memory_is_counted_and_passed_on() {
+        let mut runs = Runs { frontier: 20, ..Runs::default() };
+        runs.insert(run(0, 2, 1));
+        runs.insert(run(5, 4, 3));
+        runs.insert(run(12, 3, 2));
+        assert_eq!(runs.rows_in_use().collect::<Vec<_>>(), [(2, 5), (9, 12), (15, 20)]);
+        let taken = runs.take_solid(2).unwrap();
+        assert_eq!(taken, run(12, 3, 2), "the longest is of a newer epoch");
+        runs.insert(Run { hollow: true, ..taken });
+        assert_eq!((runs.resident(), runs.take_solid(2)), (17, Some(run(0, 2, 1))));
+        assert_eq!(runs.take_solid(2), None);
+        runs.insert(run(9, 3, 2));
+        assert_eq!((runs.resident(), runs.take(10, 3)), (10, Some(Run { hollow: true, ..run(5, 10, 3) })));
+        assert_eq!(runs.resident(), 20);
+        runs.insert(run(5, 10, 3));
+        runs.hollow_out();
+        assert_eq!((runs.resident(), runs.take_solid(3)), (10, None));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Space {
     pub bound: u64,
     /// Bytes of chunks that were used and are free.
     pub free: u64,
+    /// Bytes of chunks that were used and have memory: all but those whose memory was [released](Allocator::release_memory).
+    pub resident: u64,
     /// Bytes of the longest run of those.
     pub longest_free: u64,
     /// Bytes of free blocks in slabs, but for those in threads' caches and in slabs not scanned yet.
@@ -118,6 +120,7 @@ impl Allocator {
             in_use: u64::from(runs.in_use()) * CHUNK,
             bound: u64::from(self.bound.load(Relaxed).min(self.geo.chunks)) * CHUNK,
             free: runs.free_chunks() * CHUNK,
+            resident: u64::from(runs.resident()) * CHUNK,
             longest_free: u64::from(runs.longest()) * CHUNK,
             free_in_slabs,
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use towa_media::{LINE, Medium, Region};
 
 use super::{Follow, Laid};
-use crate::image::{BATCH_LEN, Batch};
+use crate::image::{Batch, applied_together};
 use crate::log::commit::Commit;
 use crate::log::{COMMIT_SLOT, Fault, Identity, Log};
 use crate::overlay::Overlay;
@@ -53,7 +53,7 @@ impl Runs {
 impl Laid for Runs {
     fn lay(self: Box<Self>, copy: &dyn Region, upto: u64, later: &mut Overlay) -> Result<()> {
         later.write_below(copy, upto)?;
-        let mut batch = Batch::new(copy, BATCH_LEN);
+        let mut batch = Batch::new(copy, applied_together(self.0.len() as u64) as usize);
         let (mut rest, upto) = (&self.0[..], upto / LINE as u64);
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         while !rest.is_empty() {

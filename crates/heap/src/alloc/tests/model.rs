@@ -62,6 +62,7 @@ struct Run {
     refused: usize,
     leaving: Option<Leaving>,
     evacuated: usize,
+    released: u64,
 }
 
 impl Run {
@@ -83,6 +84,7 @@ impl Run {
             refused: 0,
             leaving: None,
             evacuated: 0,
+            released: 0,
         }
     }
 
@@ -276,6 +278,10 @@ impl Run {
         if self.random.below(20) == 0 {
             self.allocator.warm(3);
         }
+        if self.random.below(10) == 0 {
+            let most = self.random.below(HEAP) as u64;
+            self.released += self.allocator.release_memory(self.world.oldest - 1, most, |range| self.world.let_go(range));
+        }
         self.world.verify_marks(self.allocator.frontier());
         let behind = self.threads.iter().any(|thread| thread.tx.as_ref().is_some_and(|tx| tx.epoch == self.world.oldest));
         if self.world.newest > self.world.oldest && !behind {
@@ -293,6 +299,9 @@ impl Run {
             self.world = World::new(Memory::of(&image[..frontier as usize], HEAP));
             self.leaving = None;
             self.allocator = open(&self.world.memory, frontier);
+            if self.random.below(2) == 0 {
+                self.world.hollow_out(&self.allocator);
+            }
             self.threads.iter_mut().for_each(|thread| *thread = Thread::default());
             self.logs.iter().for_each(|log| log.borrow_mut().clear());
             self.now = std::mem::take(&mut self.oldest);
@@ -397,8 +406,13 @@ fn run(seed: u64, steps: usize, sizes: fn(&mut Random) -> usize) -> Run {
 
 #[test]
 fn every_epoch_recovers_with_mixed_sizes() {
-    let evacuated: usize = (0..3).map(|seed| run(seed, 6000, Random::size).evacuated).sum();
+    let (mut evacuated, mut released) = (0, 0);
+    for seed in 0..3 {
+        let run = run(seed, 6000, Random::size);
+        (evacuated, released) = (evacuated + run.evacuated, released + run.released);
+    }
     assert!(evacuated > 20, "only {evacuated} windows were evacuated");
+    assert!(released > 20 * CHUNK, "only {released} bytes were released");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::world::{FIRST, Memory, Random, open};
 use crate::alloc::cache::Cache;
 use crate::alloc::layout::{CHUNK, LINE};
 use crate::alloc::{Allocator, Full, Marker, OutOfSpace};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -137,7 +138,7 @@ fn a_medium_that_is_full_refuses_only_what_needs_more_of_it() {
     let memory = Memory::new(HEAP);
     let limit = Arc::new(AtomicU64::new(6 << 20));
     let granted = limit.clone();
-    let provide = Box::new(move |upto| if upto <= granted.load(SeqCst) { Ok(()) } else { Err(Full) });
+    let provide = Box::new(move |range: Range<u64>| if range.end <= granted.load(SeqCst) { Ok(()) } else { Err(Full) });
     // SAFETY: one mapping, longer-lived than the allocator.
     let allocator = unsafe { Allocator::new(memory.base, HEAP as u64, FIRST, FIRST, provide) }.expect("a fresh heap");
     let mut cache = Cache::new();
@@ -199,4 +200,46 @@ fn a_reopened_heap_is_scanned_as_needed() {
     assert!(rounds > 5 && allocator.used_bytes() <= used + 64 * 1024, "one cache may be full");
     let again = fill(&allocator, &mut cache, 1, 1000);
     assert_eq!(again.len() + 1, freed.len(), "exactly what was freed is to be had");
+}
+
+#[test]
+fn memory_that_was_released_is_asked_for_again_or_the_block_is_refused() {
+    let memory = Memory::new(HEAP);
+    let has_space = Arc::new(AtomicU64::new(1));
+    let asked = Arc::new(AtomicU64::new(0));
+    let (granted, counted) = (has_space.clone(), asked.clone());
+    let provide = Box::new(move |range: Range<u64>| {
+        counted.fetch_add(range.end - range.start, SeqCst);
+        if granted.load(SeqCst) == 1 { Ok(()) } else { Err(Full) }
+    });
+    // SAFETY: one mapping, longer-lived than the allocator.
+    let allocator = unsafe { Allocator::new(memory.base, HEAP as u64, FIRST, FIRST, provide) }.expect("a fresh heap");
+    let mut cache = Cache::new();
+    let blocks = fill(&allocator, &mut cache, 1, 3 * CHUNK as usize);
+    let (all, used) = (allocator.free_chunk_bytes(), blocks.len() as u64 * 3 * CHUNK);
+    free_all(&allocator, &mut cache, 2, blocks);
+    let mut released = Vec::new();
+    assert_eq!(allocator.release_memory(1, u64::MAX, |range| released.push(range)), 0, "epoch 2 is not durable");
+    assert_eq!(allocator.release_memory(2, 1, |range| released.push(range)), used);
+    let beyond = |range: &Range<u64>| range.start >= allocator.frontier();
+    assert_eq!(released.iter().filter(|range| !beyond(range)).count(), 1, "all of it lies in a row");
+    assert_eq!(allocator.space().resident, allocator.space().in_use);
+    assert_eq!(allocator.release_memory(2, u64::MAX, |range| assert!(beyond(&range), "twice")), 0);
+
+    has_space.store(0, SeqCst);
+    for size in [10, 3 * CHUNK as usize] {
+        assert!(allocator.alloc(&mut cache, &Epoch(2), size).is_err(), "{size}");
+    }
+    assert_eq!(allocator.free_chunk_bytes(), all + used, "a refusal loses nothing");
+    has_space.store(1, SeqCst);
+    asked.store(0, SeqCst);
+    let small = allocator.alloc(&mut cache, &Epoch(2), 10).unwrap();
+    let large = allocator.alloc(&mut cache, &Epoch(2), 2 * CHUNK as usize).unwrap();
+    let asked = asked.load(SeqCst);
+    assert!(asked > 2 * CHUNK && asked < 20 * CHUNK, "{asked} bytes for two blocks");
+    free_all(&allocator, &mut cache, 2, vec![small, large]);
+    allocator.reclaim(&mut cache, &Epoch(2));
+    assert_eq!(allocator.free_chunk_bytes(), all + used);
+    // All of it in one block: the frontier's tail has no memory either.
+    assert!(allocator.alloc(&mut cache, &Epoch(2), (all + used) as usize).is_ok());
 }

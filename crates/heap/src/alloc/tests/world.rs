@@ -6,8 +6,10 @@
 use crate::alloc::{Allocator, CHUNK, Full, LINE, Marker};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// Where the allocator's part begins in every test heap.
 pub(super) const FIRST: u64 = 2 * CHUNK;
@@ -16,6 +18,8 @@ pub(super) const FIRST: u64 = 2 * CHUNK;
 pub(super) struct Memory {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
+    /// Which lines have no memory.
+    hollow: Arc<Mutex<Vec<bool>>>,
 }
 
 // SAFETY: plain memory; the tests order their accesses to it.
@@ -29,7 +33,11 @@ impl Memory {
         // SAFETY: a fresh anonymous mapping anywhere.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-        Self { base: NonNull::new(at.cast()).expect("mmap never returns null"), len }
+        Self {
+            base: NonNull::new(at.cast()).expect("mmap never returns null"),
+            len,
+            hollow: Arc::new(Mutex::new(vec![false; len.div_ceil(LINE)])),
+        }
     }
 
     pub(super) fn of(image: &[u8], len: usize) -> Self {
@@ -69,12 +77,25 @@ impl Drop for Memory {
     }
 }
 
+fn lines_of(range: Range<u64>) -> Range<usize> {
+    range.start as usize / LINE..range.end as usize / LINE
+}
+
 /// Opens an allocator on `memory`, whose space grants never fail.
 pub(super) fn open(memory: &Memory, frontier: u64) -> Allocator {
     let granted = AtomicU64::new(frontier);
     let len = memory.len as u64;
-    let provide = move |upto| {
-        assert!(upto <= len && upto > granted.fetch_max(upto, Relaxed), "space asked for twice, or beyond the heap");
+    let hollow = Arc::clone(&memory.hollow);
+    let provide = move |range: Range<u64>| {
+        let known = granted.load(Relaxed);
+        if range.end <= known {
+            hollow.lock().unwrap()[lines_of(range)].fill(false);
+        } else {
+            assert!(
+                range.end <= len && range.start == granted.swap(range.end, Relaxed),
+                "space asked for twice, or beyond the heap"
+            );
+        }
         Ok::<(), Full>(())
     };
     // SAFETY: one mapping, which the tests keep longer than the allocator, and write only where they may.
@@ -151,6 +172,28 @@ impl World {
         }
     }
 
+    /// Lets go of the memory of chunks, which no epoch needs: none that is open has marked a line of it.
+    pub(super) fn let_go(&self, range: Range<u64>) {
+        let mut lines = self.lines.borrow_mut();
+        for line in range.start / LINE as u64..range.end / LINE as u64 {
+            let marked = lines.marked[line as usize];
+            assert!(marked < self.oldest, "line {line:#x}, which epoch {marked} has marked, is let go of in epoch {}", self.oldest);
+            assert!(!lines.saved.contains_key(&line));
+        }
+        self.memory.write(range.start, &vec![0; (range.end - range.start) as usize]);
+        lines.shadow[range.start as usize..range.end as usize].fill(0);
+        self.memory.hollow.lock().unwrap()[lines_of(range)].fill(true);
+    }
+
+    /// All chunks below the frontier that are not in use have no memory.
+    pub(super) fn hollow_out(&self, allocator: &Allocator) {
+        let used = allocator.rows_in_use();
+        let mut hollow = self.memory.hollow.lock().unwrap();
+        hollow[lines_of(allocator.geo.data..allocator.frontier())].fill(true);
+        used.into_iter().for_each(|row| hollow[lines_of(row)].fill(false));
+        allocator.hollow_out();
+    }
+
     /// The image of the oldest epoch, once all of its transactions have ended; that epoch is over then.
     pub(super) fn end_oldest(&mut self) -> Vec<u8> {
         assert!(self.newest == self.oldest + 1);
@@ -170,6 +213,8 @@ impl Marker for Tx<'_> {
         assert!(len > 0 && off as usize + len <= self.world.memory.len && off >= FIRST);
         let mut lines = self.world.lines.borrow_mut();
         for line in off / LINE as u64..(off + len as u64).div_ceil(LINE as u64) {
+            let has_memory = !self.world.memory.hollow.lock().unwrap()[line as usize];
+            assert!(has_memory, "line {line:#x} has none");
             let now = self.world.line(line);
             let before = std::mem::replace(&mut lines.marked[line as usize], self.epoch);
             assert!(before <= self.epoch, "epoch {} marks line {line:#x}, which epoch {before} has marked", self.epoch);
