@@ -177,8 +177,10 @@ fn tell_ready(config: &Config, pool: &Pool, handle: &Handle, dir: Option<&Path>)
             format!("pool {}, medium {}, {survives}, checkpoint every {interval}", report::path(dir), medium_name(medium.kind()))
         }
     };
-    let most = bytes(Footprint::for_pool(config, pool).total());
+    let footprint = Footprint::for_pool(config, pool);
+    let most = bytes(footprint.total());
+    let once = if footprint.is_exceeded_by(pool) { " once items beyond -m are given up" } else { "" };
     // Nobody may be reading; that is no reason not to serve.
-    let _ = report::line(format_args!("ready: {}, {promise}, memory at most {most}", report::path(&address)));
+    let _ = report::line(format_args!("ready: {}, {promise}, memory at most {most}{once}", report::path(&address)));
     note
 }

@@ -8,6 +8,8 @@
 mod backup;
 #[path = "commands/java.rs"]
 mod java;
+#[path = "commands/memory.rs"]
+mod memory;
 #[path = "commands/pool.rs"]
 mod pool;
 #[path = "commands/server.rs"]

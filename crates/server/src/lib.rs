@@ -28,7 +28,8 @@
 //! use towa_server::store::Store;
 //! ```
 
-pub mod clock;
+pub mod budget;
+mod clock;
 pub mod commands;
 mod config;
 mod counters;
@@ -40,6 +41,7 @@ mod receiving;
 mod run;
 mod server;
 mod store;
+mod unsent;
 
 pub use config::{Config, Lowered};
 pub use error::{Error, Result};

@@ -10,12 +10,12 @@ pub use cgroup::{Allowed, allowed};
 
 use std::path::Path;
 
-use towa_epoch::{Mode, Options, Pool};
+use towa_epoch::{Mode, Options, Pool, applied_together};
 use towa_media::Kind;
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::receiving;
+use crate::{receiving, unsent};
 
 /// What the program takes besides: its code, allocator tables, threads' stacks, what the store counts and remembers.
 const PROGRAM: u64 = 24 << 20;
@@ -23,6 +23,8 @@ const PROGRAM: u64 = 24 << 20;
 const WORKER: u64 = 2 << 20;
 /// What a connection takes without counted buffers: its state, a short request or answer.
 const CONNECTION: u64 = 8 << 10;
+/// Space of an image in memory that is taken before the heap needs it: a step of the image, and one of the allocator.
+const AHEAD: u64 = 20 << 20;
 /// The table of a cache full of the smallest items is a sixth of their chunks.
 const TABLE_SHARE: u64 = 6;
 /// A mebibyte, in which `-m` is given.
@@ -77,12 +79,14 @@ pub struct Footprint {
     pub items: u64,
     /// The table of items.
     pub table: u64,
-    /// Image of both, where it lies in memory beside the working copy.
+    /// Image of both, where it lies in memory beside the working copy; and what is taken ahead for it.
     pub image: u64,
-    /// The log where it lies in memory, and lists of what goes there.
+    /// The log where it lies in memory, and what goes there, or comes from there.
     pub log: u64,
     /// Values that are arriving (`receiving`).
     pub values: u64,
+    /// Answers that sockets do not take (`unsent`).
+    pub answers: u64,
     /// Connections (`-c`) and workers (`-t`).
     pub connections: u64,
     /// The program.
@@ -93,17 +97,23 @@ impl Footprint {
     /// That of a server with `limit` bytes of items, on a pool with a log of `log_len` bytes.
     pub fn of(config: &Config, limit: u64, residence: Residence, log_len: u64) -> Footprint {
         let table = limit / TABLE_SHARE;
-        let image = if residence == Residence::Copied { limit + table } else { 0 };
+        let image = match residence {
+            Residence::Volatile | Residence::Stored => 0,
+            Residence::InPlace => AHEAD,
+            Residence::Copied => limit + table + AHEAD,
+        };
+        // Old lines that threads save, for which the log has space, and lists of marked lines: 8 bytes of each, 73 in the log.
+        let (saved, lists) = (log_len, log_len / 8);
         let log = match residence {
             Residence::Volatile => 0,
             Residence::InPlace => log_len,
-            // Lists of marked lines are bounded by the log: a line takes 8 bytes there, 73 in the log.
-            Residence::Copied => log_len + log_len / 8,
-            Residence::Stored => log_len / 8,
+            Residence::Copied => log_len + saved + lists,
+            Residence::Stored => saved + lists + applied_together(log_len) * 4 / 3,
         };
         let connections = config.max_connections as u64 * CONNECTION + config.threads as u64 * WORKER;
-        let values = receiving::limit(limit, config.item_size_max);
-        Footprint { items: limit, table, image, log, values, connections, program: PROGRAM }
+        let values = receiving::limit(limit, config.item_size_max, config.threads);
+        let answers = unsent::limit(limit, config.item_size_max, config.threads);
+        Footprint { items: limit, table, image, log, values, answers, connections, program: PROGRAM }
     }
 
     /// That of a server on `pool`.
@@ -111,9 +121,14 @@ impl Footprint {
         Footprint::of(config, config.limit_in(pool.heap_range().1), Residence::of(pool), pool.stats().log_capacity)
     }
 
+    /// Whether `pool` has memory of items beyond that now: of a server that had more of them. It gives up items and memory until it has not.
+    pub fn is_exceeded_by(&self, pool: &Pool) -> bool {
+        pool.space().resident > self.items + self.table
+    }
+
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.items + self.table + self.image + self.log + self.values + self.connections + self.program
+        self.items + self.table + self.image + self.log + self.values + self.answers + self.connections + self.program
     }
 }
 

@@ -1,74 +1,60 @@
-//! How much memory large values may take together while they arrive.
+//! How much memory requests may take together while they arrive, or wait.
 //!
-//! What must always hold: connections' own buffers beyond what a worker reads at once are shares of one sum, which stays within its
-//! limit; a share is given back when the value is there or refused, and with its connection. A share follows what has arrived, not
-//! what was announced: a client that announces much and sends little keeps nobody else out.
+//! What must always hold: what connections' own buffers take beyond [`KEEP`] are shares of one [budget](crate::budget); a share is
+//! given back when the value is there or refused, and with its connection. A share follows what has arrived, not what was
+//! announced: a client that announces much and sends little keeps no other client out.
+//!
+//! Where little of the budget is left, a worker [reads](Receiving::is_short) no more at once than a connection may keep, and a value
+//! that needs more is refused. So nothing is read for which there is no memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Values below this are not counted.
-pub const COUNTED_FROM: u64 = 64 << 10;
+use crate::budget::{Budget, Share};
 
-/// The most bytes that are held for a server of `memory_limit` bytes of items: half of that, and one of the largest items in any case.
-pub fn limit(memory_limit: u64, item_size_max: u64) -> u64 {
-    (memory_limit / 2).max(item_size_max + 2 * COUNTED_FROM)
+/// Bytes of input that each connection may keep, which are not counted.
+pub const KEEP: usize = 4096;
+/// The most that a worker reads beyond what shares allow: what comes with a request of those behind it.
+pub const READ: usize = 64 << 10;
+
+/// The most bytes that are held for a server of `memory_limit` bytes of items with so many workers: half of that, and one of the
+/// largest items in any case.
+pub fn limit(memory_limit: u64, item_size_max: u64, workers: usize) -> u64 {
+    (memory_limit / 2).max(item_size_max + 2 * turns(workers))
 }
 
-/// The sum of all shares.
-#[derive(Debug, Default)]
+/// The most that a turn of each worker adds before it looks again.
+fn turns(workers: usize) -> u64 {
+    workers as u64 * 2 * READ as u64
+}
+
+/// The requests of all connections that arrive, or wait.
+#[derive(Debug)]
 pub struct Receiving {
-    limit: u64,
-    held: AtomicU64,
+    /// Their memory.
+    pub budget: Arc<Budget>,
+    turns: u64,
 }
 
 impl Receiving {
-    /// For a server of `memory_limit` bytes of items.
-    pub fn new(memory_limit: u64, item_size_max: u64) -> Arc<Receiving> {
-        Arc::new(Receiving { limit: limit(memory_limit, item_size_max), held: AtomicU64::new(0) })
+    /// For a server of `memory_limit` bytes of items with so many workers.
+    pub fn new(memory_limit: u64, item_size_max: u64, workers: usize) -> Receiving {
+        Receiving { budget: Budget::new(limit(memory_limit, item_size_max, workers)), turns: turns(workers) }
     }
-}
 
-/// One connection's share.
-#[derive(Debug, Default)]
-pub struct Share {
-    of: Arc<Receiving>,
-    bytes: u64,
-}
+    /// Whether no more may be read at once than a connection may keep.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.budget.left() < self.turns
+    }
 
-impl Share {
-    /// Takes a share for a value of `len` bytes, of which `there` have arrived; `false`: there is no room for it.
-    pub fn hold(&mut self, of: &Arc<Receiving>, there: u64, len: u64) -> bool {
-        if len <= COUNTED_FROM {
-            self.release();
+    /// Takes a share for a request of `len` bytes, of which `there` have arrived; `false`: there is no room for it.
+    pub fn hold(&self, share: &mut Share, there: u64, len: u64) -> bool {
+        if len <= KEEP as u64 {
+            share.release();
             return true;
         }
         // What the buffer may grow to with the next read.
-        let wanted = len.min(2 * there.max(COUNTED_FROM));
-        let more = wanted.saturating_sub(self.bytes);
-        let held = of.held.fetch_add(more, Relaxed);
-        if more > 0 && held + more > of.limit {
-            of.held.fetch_sub(more, Relaxed);
-            return false;
-        }
-        if more > 0 {
-            (self.of, self.bytes) = (Arc::clone(of), wanted);
-        }
-        true
-    }
-
-    /// Gives it back.
-    #[inline]
-    pub fn release(&mut self) {
-        if self.bytes > 0 {
-            self.of.held.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
-        }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.release();
+        share.grow(&self.budget, len.min(2 * there.max(READ as u64)))
     }
 }
 
@@ -77,17 +63,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_stay_within_the_limit_and_come_back() {
-        let all = Receiving::new(2 << 20, 1 << 20);
+    fn a_share_follows_what_has_arrived() {
+        let all = Receiving::new(2 << 20, 1 << 20, 1);
         let (mut one, mut two) = (Share::default(), Share::default());
-        assert!(one.hold(&all, 10, 1000) && all.held.load(Relaxed) == 0, "small values are not counted");
-        assert!(one.hold(&all, 10, 1 << 20) && two.hold(&all, 10, 1 << 20), "announced is not held");
-        assert!(one.hold(&all, 500_000, 1 << 20));
-        assert!(!two.hold(&all, 500_000, 1 << 20));
+        assert!(all.hold(&mut one, 10, 1000) && all.budget.held() == 0, "small requests are not counted");
+        assert!(all.hold(&mut one, 10, 1 << 20) && all.hold(&mut two, 10, 1 << 20), "announced is not held");
+        assert!(all.hold(&mut one, 500_000, 1 << 20) && !all.is_short());
+        assert!(!all.hold(&mut two, 500_000, 1 << 20));
         one.release();
-        assert!(two.hold(&all, 500_000, 1 << 20));
+        assert!(all.hold(&mut two, 500_000, 1 << 20));
         drop(two);
-        assert_eq!(all.held.load(Relaxed), 0);
-        assert!(one.hold(&all, 1 << 20, 1 << 20), "the largest item fits alone");
+        assert_eq!(all.budget.held(), 0);
+        assert!(all.hold(&mut one, 1 << 20, 1 << 20), "the largest item fits alone");
     }
 }

@@ -17,6 +17,7 @@ use crate::net::{self, Barrier, Listeners, Mailbox};
 use crate::protocol::Limits;
 use crate::receiving::Receiving;
 use crate::store::{Store, Upkeep, Worker};
+use crate::unsent::Unsent;
 
 /// The memcached version whose protocol is spoken, and the server's own.
 pub const VERSION: &str = concat!("1.6.18-towa-", env!("CARGO_PKG_VERSION"));
@@ -81,7 +82,8 @@ pub struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) limits: Limits,
-    pub(crate) receiving: Arc<Receiving>,
+    pub(crate) receiving: Receiving,
+    pub(crate) unsent: Unsent,
     pub(crate) config: Config,
     pub(crate) shutdown: Shutdown,
     pub(crate) barrier: Barrier,
@@ -105,7 +107,8 @@ impl Shared {
         Ok(Shared {
             store: Arc::new(store),
             clock,
-            receiving: Receiving::new(limit, config.item_size_max),
+            receiving: Receiving::new(limit, config.item_size_max, config.threads),
+            unsent: Unsent::new(limit, config.item_size_max, config.threads),
             limits: Limits { item_size_max: config.item_size_max, ..Limits::default() },
             shutdown: Shutdown::default(),
             barrier: Barrier::default(),

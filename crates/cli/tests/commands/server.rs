@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::{command, s};
+use crate::{command, is_root, s};
 
 /// A running server; killed when dropped.
 pub struct Server {
@@ -105,4 +105,35 @@ pub const SMALL: [&str; 8] = ["-p", "0", "-t", "1", "-m", "32", "-I", "256k"];
 
 pub fn small<'a>(pool: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     [&["--pool", s(pool), "--log-mb", "4"], &SMALL[..], more].concat()
+}
+
+/// A tmpfs of this size, unmounted when dropped; `None` where that is not allowed.
+pub struct Mount(tempfile::TempDir);
+
+impl Mount {
+    pub fn of(size: &str) -> Option<Mount> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mounted = is_root()
+            && Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &options, "towa-test", s(dir.path())])
+                .status()
+                .is_ok_and(|s| s.success());
+        if !mounted {
+            eprintln!("SKIP: a small disk needs root and mount(8)");
+            return None;
+        }
+        Some(Mount(dir))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
 }

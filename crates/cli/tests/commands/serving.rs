@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::server::{SMALL, Server, small};
-use crate::{assert_is_message, command, fails, is_root, json, passes, s, text};
+use crate::server::{Mount, SMALL, Server, small};
+use crate::{assert_is_message, command, fails, json, passes, s, text};
 
 #[test]
 fn a_served_pool_is_busy_and_can_be_looked_at() {
@@ -134,36 +134,10 @@ fn what_is_no_pool_is_not_served() {
     assert_eq!(json(&passes(&["verify", "--json", s(&pool)]))["roots"], json(r#"["vm", "serve"]"#));
 }
 
-/// A tmpfs of this size, unmounted when dropped; `None` where that is not allowed.
-struct Mount(tempfile::TempDir);
-
-impl Mount {
-    fn of(size: &str) -> Option<Mount> {
-        let dir = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let mounted = is_root()
-            && Command::new("mount")
-                .args(["-t", "tmpfs", "-o", &options, "towa-test", s(dir.path())])
-                .status()
-                .is_ok_and(|s| s.success());
-        if !mounted {
-            eprintln!("SKIP: a small disk needs root and mount(8)");
-            return None;
-        }
-        Some(Mount(dir))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_disk_too_small_leaves_nothing_behind() {
     let Some(disk) = Mount::of("2m") else { return };
-    let pool = disk.0.path().join("pool");
+    let pool = disk.path().join("pool");
     assert!(fails(6, &["serve", "-p", "0", "--pool", s(&pool)]).contains("no space left"));
     let left: Vec<_> = fs::read_dir(&pool).unwrap().map(|e| e.unwrap().file_name()).filter(|name| name != "lock").collect();
     assert!(left.is_empty(), "left behind: {left:?}");
@@ -172,7 +146,7 @@ fn a_disk_too_small_leaves_nothing_behind() {
 #[test]
 fn a_disk_that_fills_up_costs_new_items_only() {
     let Some(disk) = Mount::of("48m") else { return };
-    let pool = disk.0.path().join("pool");
+    let pool = disk.path().join("pool");
     let stderr = tempfile::NamedTempFile::new().unwrap();
     let args = ["--pool", s(&pool), "-p", "0", "-t", "1", "-m", "512", "-M", "-I", "256k", "--log-mb", "4"];
     let server = Server::start(&args, stderr.path());

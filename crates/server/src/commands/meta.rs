@@ -15,6 +15,7 @@ use crate::server::Shared;
 use crate::store::item::{Content, HEAD_LEN, Item, KEY_BINARY, STALE, TOKEN_SENT};
 use crate::store::table::Found;
 use crate::store::{Failure, Worker};
+use crate::unsent;
 
 /// Appends " k<key>", as base64 (and " b") if it came so.
 fn flag_key(out: &mut Vec<u8>, key: &[u8], binary: bool) {
@@ -147,7 +148,7 @@ fn get_once(shared: &Shared, worker: &mut Worker, meta: &Meta<'_>, key: &[u8], o
 fn answer_get(shared: &Shared, worker: &Worker, meta: &Meta<'_>, key: &[u8], view: &mut View<'_>, out: &mut Vec<u8>) {
     let (now, clock) = (worker.now, &shared.clock);
     let len = view.value.len() - 2;
-    out.reserve(len + 512);
+    unsent::reserve(out, len + 512);
     if meta.value {
         out.extend_from_slice(b"VA ");
         push_u64(out, len as u64);

@@ -9,7 +9,7 @@ mod stats;
 mod storing;
 mod text;
 
-pub use session::{Progress, Session};
+pub use session::{OUTPUT_HIGH, Progress, Session};
 
 use crate::protocol::number::push_u64;
 use crate::store::Failure;

@@ -1,9 +1,9 @@
 //! One connection's dialogue.
 
 use super::{NO_MEMORY, failure, line, storing, text};
+use crate::budget::Share;
 use crate::counters::Counter;
 use crate::protocol::{self, Limits, Request, Step, parse};
-use crate::receiving::Share;
 use crate::server::Shared;
 use crate::store::{Failure, Store, Worker};
 
@@ -57,6 +57,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// Bytes of memory that it holds for a request that is arriving.
+    pub fn held(&self) -> u64 {
+        self.share.bytes()
+    }
+
     /// Takes `input`, appends replies to `out`. Gives how many bytes of the input are done with, and why it stopped; the rest comes
     /// again, with more behind it, at the next call.
     pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
@@ -99,7 +104,7 @@ impl Session {
             match parse(rest, &shared.limits) {
                 Step::Incomplete(need) => {
                     let there = rest.len() as u64;
-                    if self.share.hold(&shared.receiving, there, there + need as u64) {
+                    if shared.receiving.hold(&mut self.share, there, there + need as u64) {
                         break Progress::More(need);
                     }
                     // Refused as a value beyond `-I` is, but for the reason: answered at once, and skipped as it comes.

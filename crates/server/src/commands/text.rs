@@ -9,6 +9,7 @@ use crate::server::Shared;
 use crate::store::item::{Content, HEAD_LEN, Item};
 use crate::store::table::Found;
 use crate::store::{Failure, Life, Locked, Store, Worker};
+use crate::unsent;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -110,7 +111,7 @@ pub(super) fn get(
     let Some(Found { item, .. }) = found else { return Ok(()) };
     item.touch_access(worker.now, true);
     let data = item.data();
-    out.reserve(key.len() + data.len() + 64);
+    unsent::reserve(out, key.len() + data.len() + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');

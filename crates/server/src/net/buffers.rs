@@ -7,8 +7,10 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use crate::receiving::READ;
+
 /// Bytes that a worker reads at once; one buffer per worker, not per connection.
-pub const SCRATCH: usize = 64 * 1024;
+pub const SCRATCH: usize = READ;
 /// A larger allocation is freed instead of kept for the next batch.
 const SPARE_MAX: usize = 1 << 20;
 
@@ -32,11 +34,12 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Copies `left` here, which is shorter than [`SCRATCH`], and reads once behind it.
-    pub fn receive(&mut self, left: &[u8], stream: &mut impl Read) -> io::Result<Received<'_>> {
+    /// Copies `left` here, which is shorter than [`SCRATCH`], and reads at most `most` bytes behind it, once.
+    pub fn receive(&mut self, left: &[u8], most: usize, stream: &mut impl Read) -> io::Result<Received<'_>> {
         let (head, free) = self.0.split_at_mut(left.len());
         head.copy_from_slice(left);
-        let (read, room) = (stream.read(free)?, free.len());
+        let room = most.min(free.len());
+        let read = stream.read(&mut free[..room])?;
         Ok(Received { bytes: &self.0[..left.len() + read], read, room })
     }
 }
@@ -74,6 +77,11 @@ impl Output {
         self.sent == self.bytes.len()
     }
 
+    /// Bytes of memory that it has.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Where replies are appended.
     pub fn replies(&mut self, spare: &mut Spare) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
@@ -105,7 +113,12 @@ impl Output {
             return;
         }
         let rest = self.bytes.len() - self.sent;
-        if rest <= self.bytes.capacity() / 2 {
+        if self.bytes.capacity() > SPARE_MAX && rest <= self.bytes.capacity() / 2 {
+            // In place: not for a moment more memory than there was.
+            self.bytes.drain(..self.sent);
+            self.bytes.shrink_to_fit();
+            self.sent = 0;
+        } else if rest <= self.bytes.capacity() / 2 {
             let rest = self.bytes[self.sent..].to_vec();
             spare.put(std::mem::replace(&mut self.bytes, rest));
             self.sent = 0;
@@ -166,9 +179,9 @@ mod tests {
     fn scratch_gives_out_what_was_received() {
         let mut scratch = Scratch::default();
         let mut long: &[u8] = b"a secret of another connection";
-        assert_eq!(scratch.receive(b"", &mut long).unwrap().bytes, b"a secret of another connection");
+        assert_eq!(scratch.receive(b"", SCRATCH, &mut long).unwrap().bytes, b"a secret of another connection");
         let mut short: &[u8] = b"get";
-        let received = scratch.receive(b"x ", &mut short).unwrap();
+        let received = scratch.receive(b"x ", SCRATCH, &mut short).unwrap();
         assert_eq!((received.bytes, received.read, received.room), (&b"x get"[..], 3, SCRATCH - 2));
     }
 }

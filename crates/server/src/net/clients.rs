@@ -36,6 +36,8 @@ pub struct Clients<S> {
     queue: VecDeque<Key>,
     /// The log had no space for the first of them when it was last looked at.
     is_short: bool,
+    /// Those that wait until there is room for answers, in the order in which they came.
+    held_back: Vec<Key>,
     scratch: Scratch,
     spare: Spare,
     tick: u32,
@@ -53,6 +55,7 @@ impl<S: Transport> Clients<S> {
             parked: Vec::new(),
             queue: VecDeque::new(),
             is_short: false,
+            held_back: Vec::new(),
             scratch: Scratch::default(),
             spare: Spare::default(),
             tick: 0,
@@ -107,6 +110,7 @@ impl<S: Transport> Clients<S> {
                 self.is_short |= self.queue.is_empty();
                 self.queue.push_back(key);
             }
+            Some(Fate::HoldBack) => self.held_back.push(key),
             Some(Fate::Again) => self.again.push(key),
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
@@ -180,6 +184,24 @@ impl<S: Transport> Clients<S> {
         (!self.queue.is_empty()).then_some(self.is_short)
     }
 
+    /// Goes on with connections that wait until there is room for answers, as long as there is. Makes some if there is none.
+    pub fn go_on_with_held_back(&mut self) {
+        if self.are_held_back() && !self.shared.unsent.may_serve() {
+            self.drop_overdue();
+        }
+        if self.shared.unsent.may_serve() {
+            for key in std::mem::take(&mut self.held_back) {
+                self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
+                self.turn_by(key, Connection::let_go);
+            }
+        }
+    }
+
+    /// Whether some wait until there is room for answers.
+    pub fn are_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
     /// Whether some wait for an epoch.
     pub fn are_parked(&self) -> bool {
         !self.parked.is_empty()
@@ -188,8 +210,11 @@ impl<S: Transport> Clients<S> {
     /// Closes those that are silent, or slow, for too long.
     pub fn drop_overdue(&mut self) {
         for key in self.connections.keys(|connection| connection.overdue(&self.shared, self.tick).is_some()) {
-            let overdue = self.connections.remove(key).and_then(|connection| connection.overdue(&self.shared, self.tick));
-            overdue.into_iter().for_each(|counter| self.store.counters.inc(counter));
+            // The others may have more time, since one is gone.
+            let connection = self.connections.get_mut(key);
+            let Some(counter) = connection.and_then(|connection| connection.overdue(&self.shared, self.tick)) else { continue };
+            self.connections.remove(key);
+            self.store.counters.inc(counter);
         }
     }
 

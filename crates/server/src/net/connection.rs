@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use super::buffers::{Output, SCRATCH, Scratch, Spare};
 use super::stream::Transport;
+use crate::budget::Share;
 use crate::commands::{Progress, Session};
 use crate::counters::Counter;
+use crate::receiving::KEEP;
 use crate::server::Shared;
 use crate::store::Worker;
+use crate::unsent::PATIENCE_S;
 
 /// Reads in one turn, so that one busy client does not hold up the others of its worker.
 const READS_PER_TURN: usize = 8;
-/// A buffer that grew beyond this is given back when it is empty.
-const KEEP: usize = 4096;
 /// Bytes that earn a slow request another second.
 const BYTES_PER_SECOND_MIN: u64 = 4096;
 
@@ -42,6 +43,8 @@ pub enum Fate {
     Park(u64),
     /// Wait for log space, behind those that wait already.
     Queue,
+    /// Wait until there is room for answers.
+    HoldBack,
     /// Close it.
     Drop,
 }
@@ -58,6 +61,12 @@ pub struct Connection<S> {
     need: usize,
     /// Replies to be sent.
     output: Output,
+    /// Its part of the memory for requests that arrive or wait, beside what the session holds for the one that arrives.
+    input_share: Share,
+    /// Its part of the memory for replies that sockets do not take.
+    output_share: Share,
+    /// It waits until there is room for answers.
+    held_back: bool,
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
@@ -83,6 +92,9 @@ impl<S: Transport> Connection<S> {
             unfed: false,
             need: 1,
             output: Output::default(),
+            input_share: Share::default(),
+            output_share: Share::default(),
+            held_back: false,
             closing: false,
             parked: None,
             wants_log: None,
@@ -113,6 +125,10 @@ impl<S: Transport> Connection<S> {
         }
         if self.closing {
             return Ok(Some(Fate::Drop));
+        }
+        if !loan.shared.unsent.may_serve() {
+            let is_new = !std::mem::replace(&mut self.held_back, true);
+            return Ok(Some(if is_new { Fate::HoldBack } else { Fate::Wait }));
         }
         let (progress, drained) = if self.unfed {
             (self.feed_own(loan, 0), false)
@@ -157,7 +173,9 @@ impl<S: Transport> Connection<S> {
         let drained = |read: usize, room: usize| read < room && !ends;
         let left = self.input.len();
         if left + self.need <= SCRATCH {
-            let received = loan.scratch.receive(&self.input, &mut self.stream)?;
+            // Where memory is short, nothing that the connection could not keep.
+            let most = if loan.shared.receiving.is_short() { self.need.max(KEEP.saturating_sub(left)) } else { SCRATCH };
+            let received = loan.scratch.receive(&self.input, most, &mut self.stream)?;
             if received.read == 0 {
                 return Ok(None);
             }
@@ -166,7 +184,7 @@ impl<S: Transport> Connection<S> {
             let (done, progress) = self.session.feed(loan.shared, loan.worker, received.bytes, replies);
             self.input.clear();
             self.input.extend_from_slice(&received.bytes[done..]);
-            self.after_feed(progress, done, received.read, loan.tick);
+            self.after_feed(loan.shared, progress, done, received.read, loan.tick);
             return Ok(Some((progress, drained(received.read, received.room))));
         }
         // At most doubling: a client that announces much and sends little costs little. Not less than at other times: of a line one
@@ -184,16 +202,18 @@ impl<S: Transport> Connection<S> {
         let replies = self.output.replies(loan.spare);
         let (done, progress) = self.session.feed(loan.shared, loan.worker, &self.input, replies);
         self.input.drain(..done);
-        self.after_feed(progress, done, received, loan.tick);
+        self.after_feed(loan.shared, progress, done, received, loan.tick);
         progress
     }
 
-    fn after_feed(&mut self, progress: Progress, done: usize, received: usize, tick: u32) {
+    fn after_feed(&mut self, shared: &Shared, progress: Progress, done: usize, received: usize, tick: u32) {
         self.unfed = !matches!(progress, Progress::More(_));
         // Also where a little of the next request came with a large value.
         if self.input.len() < self.input.capacity() / 4 && self.input.capacity() > KEEP {
             self.input.shrink_to_fit();
         }
+        let beside = (self.input.capacity() as u64).saturating_sub(self.session.held());
+        self.input_share.become_of(&shared.receiving.budget, if beside > KEEP as u64 { beside } else { 0 });
         let moved_on = done > 0 && !self.session.is_swallowing();
         if moved_on {
             self.active = tick;
@@ -208,7 +228,7 @@ impl<S: Transport> Connection<S> {
     /// Sends as much output as the socket takes; whether that was all.
     fn send(&mut self, loan: &mut Loan<'_>) -> io::Result<bool> {
         if self.output.is_empty() {
-            self.output.settle(loan.spare);
+            self.settle(loan);
             self.stuck = None;
             return Ok(true);
         }
@@ -216,7 +236,7 @@ impl<S: Transport> Connection<S> {
         let result = self.output.send(&mut self.stream, &mut sent);
         loan.worker.counters.add(Counter::BytesWritten, sent);
         result?;
-        self.output.settle(loan.spare);
+        self.settle(loan);
         let is_all = self.output.is_empty();
         self.stuck = match self.stuck {
             _ if is_all => None,
@@ -224,6 +244,19 @@ impl<S: Transport> Connection<S> {
             _ => Some(loan.tick),
         };
         Ok(is_all)
+    }
+
+    /// Gives back the memory that what is not sent does not need.
+    fn settle(&mut self, loan: &mut Loan<'_>) {
+        self.output.settle(loan.spare);
+        self.output_share.become_of(&loan.shared.unsent.budget, self.output.capacity() as u64);
+    }
+
+    /// There is room for answers again: another turn.
+    pub fn let_go(&mut self, loan: &mut Loan<'_>) -> Fate {
+        self.held_back = false;
+        self.active = loan.tick;
+        self.turn(loan)
     }
 
     /// Ends a wait for durability if it is over; whether it is.
@@ -258,17 +291,25 @@ impl<S: Transport> Connection<S> {
 
     /// Whether it has been silent, or slow, for too long: what to count, if so.
     pub fn overdue(&self, shared: &Shared, tick: u32) -> Option<Counter> {
-        if let (Some(limit), Some(since)) = (shared.config.request_timeout, self.stuck)
+        let patience = match shared.config.request_timeout {
+            _ if !shared.unsent.may_serve() => Some(PATIENCE_S),
+            limit => limit.map(|limit| limit.as_secs()),
+        };
+        if let (Some(limit), Some(since)) = (patience, self.stuck)
             && !self.output.is_empty()
-            && u64::from(tick - since) > limit.as_secs()
+            && u64::from(tick - since) > limit
         {
             return Some(Counter::RequestKicks);
         }
-        if self.parked.is_some() || self.wants_log.is_some() || !self.output.is_empty() {
+        if self.parked.is_some() || self.wants_log.is_some() || self.held_back || !self.output.is_empty() {
             return None;
         }
-        if let (Some(limit), Some((since, bytes))) = (shared.config.request_timeout, self.arriving)
-            && u64::from(tick - since) > limit.as_secs() + bytes / BYTES_PER_SECOND_MIN
+        let patience = match shared.config.request_timeout {
+            _ if shared.receiving.is_short() => Some(PATIENCE_S),
+            limit => limit.map(|limit| limit.as_secs()),
+        };
+        if let (Some(limit), Some((since, bytes))) = (patience, self.arriving)
+            && u64::from(tick - since) > limit + bytes / BYTES_PER_SECOND_MIN
         {
             return Some(Counter::RequestKicks);
         }

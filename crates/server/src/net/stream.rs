@@ -129,7 +129,8 @@ impl Write for Registered {
 
 impl Transport for Registered {
     fn read_more(&mut self, buffer: &mut Vec<u8>, room: usize) -> io::Result<usize> {
-        buffer.reserve(room);
+        // `room` is what it may grow by; the caller doubles it.
+        buffer.reserve_exact(room);
         let spare = buffer.spare_capacity_mut();
         let room = room.min(spare.len());
         // SAFETY: recv writes at most `room` bytes into the spare capacity; what it says it wrote is initialised.

@@ -28,6 +28,8 @@ const WINDOWS_PER_NAP: usize = 4;
 const NAP: Duration = Duration::from_millis(1);
 /// How long it waits when the log has no space: without a lock, which requests would wait for.
 const LOG_NAP: Duration = Duration::from_millis(5);
+/// By which part of the bound there may be more memory than that before some is given back.
+const RELEASE_SHARE: u64 = 32;
 /// After a failure to grow.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -143,6 +145,7 @@ impl Keeper {
         self.store.tick(&mut self.worker)?;
         self.store.fit_bound();
         self.shrink()?;
+        self.release_memory();
         self.keep_cas_ids()?;
         self.grow()?;
         self.crawl()
@@ -157,6 +160,14 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// Gives back the memory of chunks that `-m` does not allow any more.
+    fn release_memory(&self) {
+        let space = self.store.pool.space();
+        if space.resident > space.bound.saturating_add(space.bound / RELEASE_SHARE) {
+            self.store.pool.release_memory(space.resident - space.bound);
+        }
     }
 
     /// Reserves more CAS ids when half are used; they count once the reservation is durable, so that no crash can bring an id back.

@@ -127,9 +127,21 @@ impl Served {
             self.clients.take_again().into_iter().for_each(|key| self.clients.turn(key));
         }
     }
+
+    /// A number of a server's statistics.
+    pub fn stat(&mut self, link: &Link, name: &str) -> u64 {
+        let stats = self.say(link, b"stats\r\n");
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        found.unwrap_or_else(|| panic!("no {name} in {stats:?}")).parse().unwrap()
+    }
 }
 
 impl Link {
+    /// The socket takes `room` bytes more, and then no more.
+    pub fn set_room(&self, room: usize) {
+        self.ends.borrow_mut().room = room;
+    }
+
     /// What it has got since it last [said](Served::say) something.
     pub fn got(&self) -> String {
         String::from_utf8(self.ends.borrow().output.clone()).unwrap()
@@ -198,7 +210,7 @@ impl Crowd {
 
     /// The socket takes `room` bytes more, and then no more.
     pub fn set_room(&mut self, life: usize, room: usize) {
-        self.lives[life].here.ends.borrow_mut().room = room;
+        self.lives[life].here.set_room(room);
     }
 
     /// The connection breaks when the server has read so many bytes more of it.

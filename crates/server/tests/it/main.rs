@@ -5,6 +5,7 @@ mod differential;
 mod durability;
 mod golden;
 mod isolation;
+mod memory;
 mod network;
 mod peers;
 mod session;
