@@ -232,7 +232,10 @@ pub(crate) fn check_constant(form: Form, text: &[u8]) -> Result<(), Reason> {
     let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8".to_owned())?;
     let is_one = match form {
         Form::ClassConstant => text == "V" || is_descriptor(text),
-        Form::NamedConstant => text.split_once('#').is_some_and(|(class, field)| !class.is_empty() && !field.is_empty()),
+        // A static field, what a factory of the JDK needs (which may be nothing: a path has no name), or the object as Java serialises it.
+        Form::NamedConstant => {
+            text.find(['#', '=', '<']).is_some_and(|at| at > 0 && (at + 1 < text.len() || text.as_bytes()[at] == b'='))
+        }
         _ => !text.is_empty(),
     };
     if is_one { Ok(()) } else { Err(format!("is {text:?}, which is none")) }
@@ -257,10 +260,22 @@ mod tests {
     #[test]
     fn constants_are_what_their_form_says() {
         use Form::*;
-        for (form, text) in [(EnumConstant, "SECONDS"), (ClassConstant, "V"), (ClassConstant, "[I"), (NamedConstant, "a.B#c")] {
+        for (form, text) in [(EnumConstant, "SECONDS"), (ClassConstant, "V"), (ClassConstant, "[I")] {
             check_constant(form, text.as_bytes()).unwrap();
         }
-        for (form, text) in [(EnumConstant, ""), (ClassConstant, "int"), (NamedConstant, "a.B"), (NamedConstant, "#c")] {
+        for (form, text) in
+            [(NamedConstant, "a.B#c"), (NamedConstant, "a.B=1#2"), (NamedConstant, "a.B="), (NamedConstant, "a.B<rO0=")]
+        {
+            check_constant(form, text.as_bytes()).unwrap();
+        }
+        for (form, text) in [
+            (EnumConstant, ""),
+            (ClassConstant, "int"),
+            (NamedConstant, "a.B"),
+            (NamedConstant, "#c"),
+            (NamedConstant, "=c"),
+            (NamedConstant, "a.B<"),
+        ] {
             check_constant(form, text.as_bytes()).unwrap_err();
         }
         check_constant(EnumConstant, b"\xff").unwrap_err();

@@ -215,26 +215,17 @@ final class ClassScan {
         if (calls[ref] == 0) {
             String owner = className(u2(cp[ref]));
             int nameAndType = cp[u2(cp[ref] + 2)];
-            calls[ref] = (byte) (leftOut(owner, utf(u2(nameAndType)), utf(u2(nameAndType + 2))) ? 1 : 2);
+            calls[ref] = (byte) (leftOut(owner, utf(u2(nameAndType))) ? 1 : 2);
         }
         return calls[ref] == 2;
     }
 
     /**
-     * Is it known of that instance field that no replica has it: of the JDK's, those of classes that are no data and those that {@link Skip} lists, of others this
-     * class' own transient ones? Then nobody needs to see stores to it. After {@link #scanCode}.
+     * Is it known of that instance field that no replica has it: of the JDK's, those of classes that are no data and those that {@link Skip} lists? Then nobody needs to
+     * see stores to it. Of a transient field of another class nothing is known here: a subclass that writes its serial form itself makes it data.
      */
-    boolean leftOut(String owner, String field, String desc) {
-        if (onlyData) return !Skip.mayHoldData(owner) || Skip.leftOut(owner, field);
-        if (!owner.equals(name)) return false;
-        int n = u2(fieldsAt);
-        int at = fieldsAt + 2;
-        for (int i = 0; i < n; i++) {
-            // A field of the same name and another type may be inherited, and in its replica.
-            if (utfIs(u2(at + 2), field) && utfIs(u2(at + 4), desc)) return (u2(at) & 0x88) == 0x80;
-            at = skipAttributes(at + 6);
-        }
-        return false;
+    boolean leftOut(String owner, String field) {
+        return onlyData && (!Skip.mayHoldData(owner) || Skip.leftOut(owner, field));
     }
 
     private boolean callNeeds(int ref) {

@@ -73,7 +73,7 @@ final class MethodWeaver extends MethodVisitor {
         char c = desc.charAt(0);
         int size = c == 'J' || c == 'D' ? 2 : 1;
         if (op == Opcodes.PUTFIELD) {
-            boolean plain = !initialized || straight.fresh(size) || Skip.reason(owner) != null || job.scan.leftOut(owner, name, desc);
+            boolean plain = !initialized || straight.fresh(size) || Skip.reason(owner) != null || job.scan.leftOut(owner, name);
             if (plain) super.visitFieldInsn(op, owner, name, desc);
             else putField(owner, name, desc, size);
             straight.pop(size);

@@ -94,6 +94,17 @@ public final class Weaver {
         return Agent.isUnwoven(c);
     }
 
+    /** What an exception adds to that, such as the cause; empty if there is none. */
+    public static String whyUnwoven(Class<?> c) {
+        String name = c.getName().replace('.', '/');
+        Agent.Failure[] all = Agent.failures();
+        for (int i = 0; i < all.length; i++) {
+            if (all[i].className.equals(name)) return " (" + all[i].cause + ")";
+        }
+        String skipped = Skip.reason(name);
+        return skipped == null ? "" : " (" + skipped + ")";
+    }
+
     /**
      * C2 inlines a method where it is hot, or anywhere, if its code is not longer than a limit. Barriers that are empty are no reason not to: HashMap.putVal
      * would be a call. Only the JDK's own methods may be marked so.

@@ -50,7 +50,8 @@ public final class Checker {
         }
         long word = Replicas.find(v);
         if (word == 0) {
-            return position == 0 && DurableGraph.skipping() ? null : " refers to a " + v.getClass().getName() + " that is not durable";
+            // Of several replicas of one constant that may be freed by which its object was found.
+            return position == 0 && DurableGraph.skipping() || isConstantAt(position, v) ? null : " refers to a " + v.getClass().getName() + " that is not durable";
         }
         if ((word & Replicas.GREY) != 0) {
             return " refers to a " + v.getClass().getName() + " that is still grey";

@@ -1,6 +1,10 @@
 package io.towa.graph;
 
 import io.towa.agent.FieldIds;
+import io.towa.policy.Canonical;
+import io.towa.policy.Fields;
+import io.towa.policy.Policy;
+import io.towa.policy.Values;
 import io.towa.pool.Layout;
 import io.towa.pool.Records;
 import java.lang.reflect.Field;
@@ -39,6 +43,16 @@ final class ClassInfo {
     final int instanceBytes;
     /** Index of the class record in the pool; 0 before the first durable instance. */
     volatile int index;
+    /** Its instances may be values of the JDK, or objects that their class finds again: kept by name. */
+    final boolean isValue;
+    final boolean mayBeCanonical;
+    /**
+     * Hash codes of its instances may stem from the identity hash of its mirror ({@code getClass().hashCode()}), and that is another than the one that follows from
+     * its name: the program asked for it before. So it will be another in the next run.
+     */
+    final boolean hashVaries;
+    /** All static fields that may hold constants of this class have been looked at. */
+    volatile boolean learnt;
     /** Its barriers are on. */
     volatile boolean turnedOn;
 
@@ -47,7 +61,7 @@ final class ClassInfo {
     private final short[] byOffset;
 
     ClassInfo(Class<?> type) {
-        this(type, Policy.form(type), Policy.refusal(type));
+        this(type, Policy.form(type), Policy.refusal(type, DurableGraph.woven()));
     }
 
     /** @param form the class' own, or {@link Layout#FORM_NAMED} for what is saved by the name of the static field that holds it */
@@ -55,6 +69,10 @@ final class ClassInfo {
         this.type = type;
         this.refusal = refusal;
         this.form = form;
+        boolean ownForm = form == Layout.FORM_OBJECT;
+        isValue = ownForm && Values.may(type);
+        mayBeCanonical = ownForm && Canonical.may(type);
+        hashVaries = ownForm && refusal == null && !Constants.identifyMirror(type) && Policy.hashesItself(type);
         List<Field> durable = new ArrayList<>();
         if (form == Layout.FORM_ARRAY) {
             Class<?> of = type.getComponentType();
@@ -66,7 +84,7 @@ final class ClassInfo {
             elementBase = 0;
             elementShift = 0;
             if (refusal == null && form == Layout.FORM_OBJECT) {
-                collect(type, durable);
+                collect(type, type, durable);
             }
         }
         int n = durable.size();
@@ -93,15 +111,15 @@ final class ClassInfo {
         return Layout.width(type);
     }
 
-    private static void collect(Class<?> c, List<Field> into) {
+    private static void collect(Class<?> c, Class<?> of, List<Field> into) {
         if (c == null || c == Object.class) {
             return;
         }
-        collect(c.getSuperclass(), into);
+        collect(c.getSuperclass(), of, into);
         Field[] declared = c.getDeclaredFields();
         for (int i = 0; i < declared.length; i++) {
             Field f = declared[i];
-            if (!Modifier.isStatic(f.getModifiers()) && Policy.durable(f)) {
+            if (!Modifier.isStatic(f.getModifiers()) && Fields.kept(f, of)) {
                 into.add(f);
             }
         }

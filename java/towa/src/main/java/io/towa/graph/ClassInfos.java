@@ -39,7 +39,7 @@ final class ClassInfos {
         try {
             // Outside the lock: it may load classes.
             ClassInfo made = new ClassInfo(c);
-            Constants.learn(c);
+            made.learnt = Constants.learn(c);
             return add(c, made);
         } finally {
             Gate.unpin();

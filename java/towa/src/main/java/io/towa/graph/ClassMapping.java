@@ -19,7 +19,7 @@ import jdk.internal.misc.Unsafe;
  *
  * <p>A class that is gone or cannot be durable any more is a fault only when an instance is met: {@link #require}.
  */
-final class ClassMapping {
+final class ClassMapping implements Errand {
     private static final Unsafe U = Unsafe.getUnsafe();
     /** What a char, byte, ... may become. */
     private static final String WIDER_B = "SIJFD";
@@ -35,7 +35,7 @@ final class ClassMapping {
     boolean same;
     /** Whether the walk has met an instance. */
     volatile boolean reached;
-    /** Whether {@link #initialise} is through, well or not. */
+    /** Whether {@link #run} is through, well or not. */
     private volatile boolean initialised;
     private PoolException fault;
 
@@ -99,7 +99,8 @@ final class ClassMapping {
      * Runs the static initialiser, if it has not run: before the first instance is made, for allocating one must not run the program's code. To be called by the
      * thread that opens the pool, and by no other.
      */
-    void initialise() {
+    @Override
+    public void run() {
         try {
             if (fault == null && form != Layout.FORM_ARRAY && form != Layout.FORM_NAMED) {
                 U.ensureClassInitialized(type);
@@ -110,7 +111,8 @@ final class ClassMapping {
         initialised = true;
     }
 
-    boolean isInitialised() {
+    @Override
+    public boolean isDone() {
         return initialised;
     }
 

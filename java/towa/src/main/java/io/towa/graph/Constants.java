@@ -4,95 +4,106 @@ import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
+import io.towa.policy.Canonical;
+import io.towa.policy.Statics;
+import io.towa.policy.Values;
 import io.towa.pool.Layout;
 import java.lang.reflect.Field;
-import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import jdk.internal.misc.Unsafe;
 
 /**
- * Objects that are saved by name, because their identity means something: enum constants, classes, and the JDK's own sentinels, such as
- * {@code HashSet.PRESENT} or {@code ArrayList.DEFAULTCAPACITY_EMPTY_ELEMENTDATA}, which collections compare with {@code ==}.
+ * Objects that are saved by name, because their identity means something: enum constants, classes, what static final fields hold ({@link Statics}), such as
+ * {@code HashSet.PRESENT} or a Scala {@code Nil}, values of which this run's JDK has the rules ({@link Values}), and what its own class finds again ({@link Canonical}).
  *
- * <p>A sentinel is an object that a static final field of a JDK class in java.util, java.time or java.math refers to; they are learnt when the
- * class, or one nested in the same, is first met, so before any of its instances is looked at.
+ * <p>What static final fields hold is learnt when an instance of a class of that family is first met, so before any of them is looked at. The text of a named constant
+ * is {@code CLASS#FIELD}, {@code CLASS=VALUE} or {@code CLASS<SERIALISED}.
  */
 final class Constants {
     private static final Unsafe U = Unsafe.getUnsafe();
-    private static final Object[] OBJECTS = new Object[1 << 12];
-    private static final String[] NAMES = new String[OBJECTS.length];
+
+    /** Named objects by identity hash, open addressing, half full at most; read without a lock, replaced when it grows. */
+    private static final class Table {
+        final Object[] objects;
+        final String[] names;
+
+        Table(int length) {
+            objects = new Object[length];
+            names = new String[length];
+        }
+
+        void put(Object o, String name) {
+            int i = System.identityHashCode(o) & objects.length - 1;
+            while (objects[i] != null) {
+                i = i + 1 & objects.length - 1;
+            }
+            names[i] = name;
+            U.storeFence();
+            objects[i] = o;
+        }
+    }
+
+    private static volatile Table table = new Table(1 << 12);
     private static final java.util.HashSet<Class<?>> LEARNT = new java.util.HashSet<>();
     private static int count;
 
     private Constants() {}
 
-    /** Learns the sentinels of {@code c} and of the class around it. */
-    static void learn(Class<?> c) {
-        if (!hasSentinels(c)) {
-            return;
-        }
-        synchronized (OBJECTS) {
-            for (Class<?> k = c; k != null && k != Object.class; k = k.getSuperclass()) {
+    /**
+     * Learns the constants that instances of {@code c} may be, or refer to.
+     *
+     * @return whether there is nothing left to learn: a class whose initialiser runs, or has not run, may hold some later
+     */
+    static boolean learn(Class<?> c) {
+        java.util.List<Class<?>> holders = Statics.holders(c);
+        boolean all = true;
+        synchronized (LEARNT) {
+            for (int i = 0; i < holders.size(); i++) {
+                Class<?> k = holders.get(i);
+                if (LEARNT.contains(k)) {
+                    continue;
+                }
+                // Reading a field by its offset runs no initialiser.
+                if (U.shouldBeInitialized(k)) {
+                    all &= k.isInterface();
+                } else {
+                    LEARNT.add(k);
+                }
                 learnOne(k);
-                learnOne(outermost(k));
             }
         }
-    }
-
-    /** Whether sentinels are learnt of this class, and so may be asked for by a pool: of others no static field is read. */
-    private static boolean hasSentinels(Class<?> c) {
-        String name = c.getName();
-        return c.getClassLoader() == null && !c.isArray() && !c.isPrimitive()
-            && (name.startsWith("java.util.") || name.startsWith("java.time.") || name.startsWith("java.math."));
-    }
-
-    private static boolean mayHoldSentinel(Field f) {
-        return Modifier.isStatic(f.getModifiers()) && Modifier.isFinal(f.getModifiers()) && !f.getType().isPrimitive() && f.getType() != String.class;
-    }
-
-    private static Class<?> outermost(Class<?> c) {
-        Class<?> k = c;
-        while (k.getEnclosingClass() != null) {
-            k = k.getEnclosingClass();
-        }
-        return k;
+        return all;
     }
 
     private static void learnOne(Class<?> c) {
-        if (!LEARNT.add(c) || U.shouldBeInitialized(c)) {
-            return;
-        }
         Field[] fields = c.getDeclaredFields();
         for (int i = 0; i < fields.length; i++) {
             Field f = fields[i];
-            if (!mayHoldSentinel(f)) {
+            if (!Statics.mayHold(f)) {
                 continue;
             }
             Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
-            if (o != null && isSentinel(o) && name(o) == null && count < OBJECTS.length / 2) {
+            if (o != null && Statics.isConstant(o, c) && name(o) == null) {
                 enter(o, c.getName() + "#" + f.getName());
             }
         }
     }
 
-    private static boolean isSentinel(Object o) {
-        if (o.getClass().isArray()) {
-            return java.lang.reflect.Array.getLength(o) == 0;
-        }
-        return !(o instanceof String) && !(o instanceof Enum) && !(o instanceof Class) && !(o instanceof Number && o.getClass().getName().startsWith("java.lang."));
-    }
-
     private static void enter(Object o, String name) {
         Header.restore(o, hash(name));
-        int i = System.identityHashCode(o) & OBJECTS.length - 1;
-        while (OBJECTS[i] != null) {
-            i = i + 1 & OBJECTS.length - 1;
+        Table t = table;
+        if (2 * ++count > t.objects.length) {
+            Table larger = new Table(2 * t.objects.length);
+            for (int i = 0; i < t.objects.length; i++) {
+                if (t.objects[i] != null) {
+                    larger.put(t.objects[i], t.names[i]);
+                }
+            }
+            t = larger;
         }
-        NAMES[i] = name;
-        U.storeFence();
-        OBJECTS[i] = o;
-        count++;
+        t.put(o, name);
+        table = t;
     }
 
     /**
@@ -101,8 +112,19 @@ final class Constants {
      */
     static void identify(Object o, ClassInfo info) {
         if (!Header.marked(o)) {
+            if (info.form == Layout.FORM_CLASS) {
+                identifyMirror((Class<?>) o);
+                return;
+            }
             Header.restore(o, hash(info.recordName() + ' ' + new String(text(o, info), StandardCharsets.UTF_8)));
         }
+    }
+
+    /** Gives the mirror of {@code c} the identity hash that follows from its name, if it has none; whether it has that. */
+    static boolean identifyMirror(Class<?> c) {
+        int hash = hash(c.getName());
+        Header.restore(c, hash);
+        return System.identityHashCode(c) == hash;
     }
 
     private static int hash(String name) {
@@ -117,18 +139,61 @@ final class Constants {
             && Arrays.equals(Nvm.getBytes(at + Layout.DATA, text.length), text);
     }
 
-    /** The name under which {@code o} is known; null if it is no sentinel. */
-    static String name(Object o) {
+    /** The name under which {@code o} is known; null if it is not in the table. */
+    private static String name(Object o) {
         if (!Header.marked(o)) {
-            // All sentinels have an identity hash since they were entered; what is new is not to get one here.
+            // All that are named have an identity hash since they were entered; what is new is not to get one here.
             return null;
         }
-        for (int i = System.identityHashCode(o) & OBJECTS.length - 1; OBJECTS[i] != null; i = i + 1 & OBJECTS.length - 1) {
-            if (OBJECTS[i] == o) {
-                return NAMES[i];
+        Table t = table;
+        for (int i = System.identityHashCode(o) & t.objects.length - 1; t.objects[i] != null; i = i + 1 & t.objects.length - 1) {
+            if (t.objects[i] == o) {
+                return t.names[i];
             }
         }
         return null;
+    }
+
+    /** Whether {@code o} is kept by its name, not by its fields. */
+    static boolean isNamed(Object o, ClassInfo info) {
+        if (!info.learnt) {
+            info.learnt = learn(info.type);
+        }
+        if (name(o) != null) {
+            return true;
+        }
+        return info.isValue ? Values.isNamed(o) : info.mayBeCanonical && canonical(o);
+    }
+
+    /** Asks the class of {@code o} whether there is one such object for each value. It may store, and what it stores to may be durable. */
+    private static boolean canonical(Object o) {
+        String text;
+        Gate.enterAgain();
+        try {
+            text = Canonical.text(o);
+        } finally {
+            Gate.exitAgain();
+        }
+        if (text == null) {
+            return false;
+        }
+        synchronized (LEARNT) {
+            if (name(o) == null) {
+                enter(o, text);
+            }
+        }
+        return true;
+    }
+
+    /** Why {@code o}, which is kept by its name, cannot be: it has a state that its name does not tell. Null: it can. */
+    static String refusal(Object o) {
+        String name = name(o);
+        if (name == null || name.indexOf('#') < 0 || o.getClass().isArray()) {
+            return null;
+        }
+        Field state = Statics.state(o.getClass());
+        return state == null ? null : "it is the constant " + name + ", and has a state that its name does not tell (field " + state.getName()
+            + "): after a restart the program's constant would be another object; make the field final, or refer to it from a durable root";
     }
 
     /** What a replica of a constant holds. */
@@ -143,6 +208,7 @@ final class Constants {
                 break;
             default:
                 s = name(o);
+                s = s != null ? s : Values.text(o);
         }
         return s.getBytes(StandardCharsets.UTF_8);
     }
@@ -164,36 +230,59 @@ final class Constants {
     }
 
     /** The object that a constant's text stands for. */
-    static Object resolve(String s, int form, Class<?> type, ClassLoader loader) {
+    static Object resolve(String s, int form, Class<?> type, Renames names) {
         try {
             switch (form) {
                 case Layout.FORM_ENUM:
                     return constant(type, s);
                 case Layout.FORM_CLASS:
-                    return classOf(s, loader);
+                    return classOf(names.descriptor(s), names.loader());
                 default:
-                    int hash = s.indexOf('#');
-                    Class<?> c = Class.forName(s.substring(0, hash), false, null);
-                    Field f = c.getDeclaredField(s.substring(hash + 1));
-                    if (!hasSentinels(c) || !mayHoldSentinel(f)) {
-                        throw new NoSuchFieldException(s);
-                    }
-                    U.ensureClassInitialized(c);
-                    Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
-                    if (o != null && !isSentinel(o)) {
-                        throw new NoSuchFieldException(s);
-                    }
-                    // The class of that field may not have been met in this run.
-                    synchronized (OBJECTS) {
-                        if (o != null && name(o) == null && count < OBJECTS.length / 2) {
-                            enter(o, s);
-                        }
-                    }
-                    return o;
+                    return named(s, names);
             }
         } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IndexOutOfBoundsException e) {
-            throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + s + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")
+            throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + (s.indexOf('<') < 0 ? s : "a " + s.substring(0, s.indexOf('<'))) + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")
                 + ", which this program does not have; bring it back, or map it to its new name", e);
+        }
+    }
+
+    private static Object named(String s, Renames names) throws ReflectiveOperationException {
+        int end = 0;
+        while (end < s.length() && "#=<".indexOf(s.charAt(end)) < 0) {
+            end++;
+        }
+        if (s.charAt(end) == '=') {
+            Object o = Values.of(s);
+            if (o == null) {
+                throw new ReflectiveOperationException(s);
+            }
+            return o;
+        }
+        if (s.charAt(end) == '<') {
+            Object o = Canonical.of(s, names.loader(), names::name);
+            remember(o, s);
+            return o;
+        }
+        Class<?> c = names.load(s.substring(0, end));
+        Field f = c.getDeclaredField(s.substring(end + 1));
+        if (!Statics.mayHold(c) || !Statics.mayHold(f)) {
+            throw new NoSuchFieldException(s);
+        }
+        U.ensureClassInitialized(c);
+        Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
+        if (o != null && !Statics.isConstant(o, c)) {
+            throw new NoSuchFieldException(s);
+        }
+        // The class of that field may not have been met in this run.
+        remember(o, c.getName() + s.substring(end));
+        return o;
+    }
+
+    private static void remember(Object o, String name) {
+        synchronized (LEARNT) {
+            if (o != null && name(o) == null) {
+                enter(o, name);
+            }
         }
     }
 

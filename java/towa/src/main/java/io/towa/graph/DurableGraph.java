@@ -44,6 +44,7 @@ public final class DurableGraph {
     private static ClassInfo named;
     private static List<Records.ClassRecord> classes = new ArrayList<>();
     private static int nextIndex;
+    private static boolean hashesVary;
     private static final Object CLASS_RECORDS = new Object();
 
     private static final Counter STORES = new Counter();
@@ -83,6 +84,7 @@ public final class DurableGraph {
                 Agent.weaveJdk();
             }
             ClassInfos.reset();
+            hashesVary = false;
             named = new ClassInfo(Object.class, Layout.FORM_NAMED, null);
             if (woven) {
                 Groups.ensureFlipped(new Class<?>[0], 0);
@@ -307,7 +309,7 @@ public final class DurableGraph {
     }
 
     static ClassInfo constantOrSelf(Object o, ClassInfo info) {
-        return info.form == Layout.FORM_OBJECT || info.form == Layout.FORM_ARRAY ? Constants.name(o) != null ? named : info : info;
+        return info.form <= Layout.FORM_ARRAY && Constants.isNamed(o, info) ? named : info;
     }
 
     static ClassInfo named() {
@@ -329,9 +331,24 @@ public final class DurableGraph {
                     same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields());
                     classes.add(same);
                 }
+                if (c.hashVaries) {
+                    noteHashesVary();
+                }
                 c.index = same.index();
             }
         }
+    }
+
+    /** Some key's hash code may be another in the next run: its tables are looked at then. The caller is inside the gate, or alone. */
+    static void noteHashesVary() {
+        hashesVary = true;
+        if (!Loads.rehash()) {
+            Nvm.putLongDurably(Layout.REHASH, Layout.STALE);
+        }
+    }
+
+    static boolean hashesVary() {
+        return hashesVary;
     }
 
     private static Records.ClassRecord recordLike(ClassInfo c) {

@@ -57,7 +57,7 @@ public final class Gate {
         int stripe = (int) Thread.currentThread().threadId() & STRIPES - 1;
         for (;;) {
             U.getAndAddLong(COUNTS, offset(stripe), 1);
-            if (!shut || owner == Thread.currentThread()) {
+            if (!shut || owner == Thread.currentThread() || isInside(Thread.currentThread())) {
                 return stripe;
             }
             U.getAndAddLong(COUNTS, offset(stripe), -1);
@@ -73,6 +73,42 @@ public final class Gate {
             }
         } finally {
             unpin();
+        }
+    }
+
+    /** Threads that run code of the program inside the gate: they may enter once more, whoever wants to shut it, for that one waits for them anyway. */
+    private static volatile Thread[] inside = new Thread[0];
+
+    private static boolean isInside(Thread t) {
+        Thread[] all = inside;
+        for (int i = 0; i < all.length; i++) {
+            if (all[i] == t) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** This thread, which is inside, is about to run code of the program that may store. */
+    static void enterAgain() {
+        synchronized (COUNTS) {
+            Thread[] more = java.util.Arrays.copyOf(inside, inside.length + 1);
+            more[inside.length] = Thread.currentThread();
+            inside = more;
+        }
+    }
+
+    /** It has run. */
+    static void exitAgain() {
+        synchronized (COUNTS) {
+            int at = inside.length - 1;
+            while (inside[at] != Thread.currentThread()) {
+                at--;
+            }
+            Thread[] less = new Thread[inside.length - 1];
+            System.arraycopy(inside, 0, less, 0, at);
+            System.arraycopy(inside, at + 1, less, at, less.length - at);
+            inside = less;
         }
     }
 

@@ -122,7 +122,7 @@ public final class Loads {
 
     /** Before the last commit, the gate shut, no load under way: if everything has come by, no table is stale. */
     static void noteStale() {
-        if (rehash() && allLoaded()) {
+        if (rehash() && allLoaded() && !DurableGraph.hashesVary()) {
             Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
         }
     }

@@ -69,7 +69,7 @@ final class Promotion extends Batches.Batch {
                 Collector.linked(Replicas.position(word));
                 return Replicas.position(word);
             }
-            if (DurableGraph.skipping() && ClassInfos.of(o).refusal != null) {
+            if (DurableGraph.skipping() && isRefused(o)) {
                 DurableGraph.skipped();
                 return 0;
             }
@@ -226,10 +226,11 @@ final class Promotion extends Batches.Batch {
      */
     private long shade(Object o, int from) {
         ClassInfo info = ClassInfos.of(o);
-        if (info.refusal != null) {
-            throw refuse(o, from, info.refusal);
-        }
         ClassInfo as = DurableGraph.constantOrSelf(o, info);
+        String refusal = as == info ? info.refusal : Constants.refusal(o);
+        if (refusal != null) {
+            throw refuse(o, from, refusal);
+        }
         DurableGraph.prepare(as, o);
         long bytes = as.form == Layout.FORM_OBJECT || as.form == Layout.FORM_ARRAY ? as.replicaBytes(o) : Constants.replicaBytes(o, as);
         long position = DurableGraph.allocator().allocate(cache, bytes);
@@ -260,6 +261,11 @@ final class Promotion extends Batches.Batch {
             Constants.write(position, o, as);
         }
         return 0;
+    }
+
+    private static boolean isRefused(Object o) {
+        ClassInfo info = ClassInfos.of(o);
+        return DurableGraph.constantOrSelf(o, info) == info ? info.refusal != null : Constants.refusal(o) != null;
     }
 
     private void grow() {
@@ -294,7 +300,7 @@ final class Promotion extends Batches.Batch {
         for (int spins = 1;; spins++) {
             long word = Replicas.find(v);
             if (word == 0) {
-                if (DurableGraph.skipping() && ClassInfos.of(v).refusal != null) {
+                if (DurableGraph.skipping() && isRefused(v)) {
                     DurableGraph.skipped();
                     return 0;
                 }

@@ -71,7 +71,7 @@ final class Recovery {
         if (!whole) {
             initialiseAll(mappings);
         }
-        Repairs repairs = repair(walk, Loads.rehash());
+        Repairs repairs = repair(walk, Loads.rehash() || changed(mappings));
         turnOn(mappings);
         boolean rewritten = changed(mappings);
         if (rewritten) {
@@ -98,6 +98,7 @@ final class Recovery {
                 Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
             }
         }
+        noteHashes(mappings);
         Loads.open();
         setFields(roots);
         long end = System.nanoTime();
@@ -134,6 +135,8 @@ final class Recovery {
         Repairs repairs = new Repairs(walk.suspects());
         try {
             repairs.run(rehash || !walk.rehashed().isEmpty());
+        } catch (PoolException e) {
+            throw new PoolException(e.reason(), walk.from.pool() + ": " + e.getMessage(), e);
         } catch (RuntimeException e) {
             throw new PoolException(Reason.DAMAGED, walk.from.pool() + ": a collection that was brought back is not as its class makes it (" + e
                 + "); restore the file from a copy", e);
@@ -333,8 +336,8 @@ final class Recovery {
      */
     private static void initialiseAll(ClassMapping[] mappings) {
         for (int i = 1; i < mappings.length; i++) {
-            if (mappings[i] != null && !mappings[i].isInitialised()) {
-                mappings[i].initialise();
+            if (mappings[i] != null && !mappings[i].isDone()) {
+                mappings[i].run();
             }
         }
     }
@@ -373,6 +376,16 @@ final class Recovery {
                 if (mappings[i].form == Layout.FORM_ENUM) {
                     indexBodies(mappings[i].type, i);
                 }
+            }
+        }
+    }
+
+    /** Tables hold the hash codes of this run now; those that the next will not have it must not trust. */
+    private static void noteHashes(ClassMapping[] mappings) {
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && mappings[i].reached && mappings[i].info.hashVaries) {
+                DurableGraph.noteHashesVary();
+                return;
             }
         }
     }

@@ -55,8 +55,8 @@ final class RecoveryWalk {
     /** Somebody waits, and there is nothing to take. */
     private volatile boolean hungry;
     private boolean over;
-    /** Under the lock of this: classes of which another thread than the program's is about to make the first instance. */
-    private final List<ClassMapping> uninitialised = new ArrayList<>();
+    /** Under the lock of this: what another thread than the program's needs to be run. */
+    private final List<Errand> errands = new ArrayList<>();
     /** Whether there may be some. */
     private volatile boolean asked;
 
@@ -273,28 +273,28 @@ final class RecoveryWalk {
         }
     }
 
-    // ---- initialisers
+    // ---- code of the program
 
     /** See {@link #take}. */
     static final int ASKED = -1;
 
     /**
-     * Has the class initialised before the first instance is made. The program's thread does that for all, one after the other: initialisers are the
-     * program's code, which may look at its thread and may call what the opening of the pool has locked; and two threads, each in the initialiser of
+     * Has code of the program run, such as a class' initialiser before the first instance is made. The program's thread does that for all, one after the other: it is
+     * the program's code, which may look at its thread and may call what the opening of the pool has locked; and two threads, each in the initialiser of
      * a class that the other one's needs, would wait for ever. Who waits here is not among those that wait for work: the walk goes on.
      */
-    void initialise(ClassMapping c, RecoveryWorker worker) {
+    void byProgram(Errand e, RecoveryWorker worker) {
         if (worker == workers[0]) {
-            c.initialise();
+            e.run();
             return;
         }
         synchronized (this) {
-            if (!c.isInitialised()) {
-                uninitialised.add(c);
+            if (!e.isDone()) {
+                errands.add(e);
                 asked = true;
                 notifyAll();
             }
-            while (!c.isInitialised()) {
+            while (!e.isDone()) {
                 if (failure != null) {
                     throw new IllegalStateException("the walk has failed");
                 }
@@ -308,18 +308,18 @@ final class RecoveryWalk {
         return asked && worker == workers[0];
     }
 
-    /** Initialises what the others have asked for. */
+    /** Runs what the others have asked for. */
     void answer() {
         for (;;) {
-            ClassMapping c;
+            Errand e;
             synchronized (this) {
-                if (uninitialised.isEmpty()) {
+                if (errands.isEmpty()) {
                     asked = false;
                     return;
                 }
-                c = uninitialised.remove(uninitialised.size() - 1);
+                e = errands.remove(errands.size() - 1);
             }
-            c.initialise();
+            e.run();
             synchronized (this) {
                 notifyAll();
             }

@@ -264,7 +264,7 @@ final class RecoveryWorker extends Thread {
             throw damaged(at, "has class " + classIndex + ", of which there is no record");
         }
         if (!c.reached) {
-            walk.initialise(c, this);
+            walk.byProgram(c, this);
             c.require();
         }
         return c;
@@ -400,7 +400,13 @@ final class RecoveryWorker extends Thread {
         String text = Constants.text(at);
         Object o;
         try {
-            o = Constants.resolve(c.form == Layout.FORM_CLASS ? walk.from.names().descriptor(text) : text, c.form, c.type, walk.from.names().loader());
+            if (c.form == Layout.FORM_NAMED) {
+                Errand.Find errand = new Errand.Find(text, c, walk.from.names());
+                walk.byProgram(errand, this);
+                o = errand.found();
+            } else {
+                o = Constants.resolve(text, c.form, c.type, walk.from.names());
+            }
         } catch (PoolException e) {
             throw new PoolException(e.reason(), walk.from.pool() + ": " + where() + ": " + e.getMessage(), e);
         }

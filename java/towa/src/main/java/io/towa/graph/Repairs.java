@@ -34,7 +34,7 @@ import jdk.internal.misc.Unsafe;
  *                                         LinkedBlockingQueue.take (the old head points to itself before the head moves: all but the last element are lost)
  * </pre>
  *
- * Locks, spin flags and waiting threads are no part of replicas ({@link Policy}), so nothing comes back locked.
+ * Locks, spin flags and waiting threads are no part of replicas ({@link io.towa.policy.Fields}), so nothing comes back locked.
  *
  * <p>Works on the objects in DRAM, before anybody sees them, and notes what it changes: {@link #mirror} brings that to the replicas, in one
  * section: a crash in its midst leaves all to be healed again.
@@ -57,12 +57,13 @@ final class Repairs {
         return ConcurrentHashMap.class.isAssignableFrom(c) || MapRepairs.isTransient(c) || LinkedBlockingQueue.class.isAssignableFrom(c)
             || LinkedBlockingDeque.class.isAssignableFrom(c) || ArrayBlockingQueue.class.isAssignableFrom(c) || HashMap.class.isAssignableFrom(c)
             || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class
-            || MapRepairs.isImmutable(c);
+            || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c);
     }
 
     /** @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew */
     void run(boolean rehash) {
         MapRepairs maps = new MapRepairs(this, suspects);
+        EnumRepairs enums = new EnumRepairs(this);
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
             if (o instanceof LinkedBlockingQueue) {
@@ -71,6 +72,8 @@ final class Repairs {
                 linkedDeque(o);
             } else if (o instanceof ArrayBlockingQueue) {
                 arrayQueue(o);
+            } else if (EnumRepairs.isSuspect(o.getClass())) {
+                enums.look(o);
             } else {
                 maps.look(o, rehash);
             }

@@ -210,9 +210,15 @@ final class Roots {
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
-            if (all[i].owner == c && all[i].field.getName().equals(f.getName())) {
+            if (!all[i].field.getName().equals(f.getName()) || !all[i].owner.getName().equals(c.getName())) {
+                continue;
+            }
+            if (all[i].owner == c) {
                 return null;
             }
+            throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName() + " is the durable root of another class of that name already, of "
+                + all[i].owner.getClassLoader() + ", and this one is of " + c.getClassLoader()
+                + ": one root cannot be two fields; close the pool before the program is loaded once more, or load the class by one loader");
         }
         if (annotated && Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
             throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName()

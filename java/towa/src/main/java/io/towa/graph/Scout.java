@@ -52,7 +52,7 @@ final class Scout {
 
     private void look(Object o) {
         ClassInfo c = ClassInfos.of(o);
-        if (c.form == Layout.FORM_OBJECT && Constants.name(o) == null) {
+        if (c.form == Layout.FORM_OBJECT && !Constants.isNamed(o, c)) {
             for (int f = 0; f < c.types.length && c.types[f] == ClassInfo.REFERENCE; f++) {
                 meet(U.getReferenceOpaque(o, c.dram[f]));
             }

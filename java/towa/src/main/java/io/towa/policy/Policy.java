@@ -1,15 +1,22 @@
-package io.towa.graph;
+package io.towa.policy;
 
 import io.towa.agent.Weaver;
 import io.towa.pool.Layout;
-import java.lang.reflect.Field;
-import java.lang.reflect.Modifier;
 
 /**
  * What can be durable: data. Application classes, records, enums, arrays, and of the JDK its values and collections. What stands for
  * something outside the heap (a thread, a file, native memory, code) cannot, and says why.
+ *
+ * <p>Every object has one of three fates, and none of them is silent:
+ *
+ * <pre>
+ *   kept       by its fields ({@link Fields}); it comes back with the values that they had
+ *   by name    a constant ({@link Statics}), a value of the JDK ({@link Values}), an object that its own serialisation finds again ({@link Canonical}): it is
+ *              looked for at load, so that {@code ==} and what this run knows of it hold
+ *   refused    here, at the store that would make it durable, with its name, the reason and a way out
+ * </pre>
  */
-final class Policy {
+public final class Policy {
     /** With everything that extends or implements them. */
     private static final Class<?>[] REFUSED = {Thread.class, ThreadGroup.class, ClassLoader.class, Module.class, ThreadLocal.class,
         java.lang.ref.Reference.class, java.lang.ref.ReferenceQueue.class, Process.class, Runtime.class, java.io.Closeable.class,
@@ -22,7 +29,7 @@ final class Policy {
 
     private Policy() {}
 
-    static int form(Class<?> c) {
+    public static int form(Class<?> c) {
         if (c.isArray()) {
             return Layout.FORM_ARRAY;
         }
@@ -33,15 +40,19 @@ final class Policy {
     }
 
     /** Also for constants with a body, whose class extends the enum's. */
-    static boolean isEnumConstant(Class<?> c) {
+    public static boolean isEnumConstant(Class<?> c) {
         return Enum.class.isAssignableFrom(c) && c != Enum.class;
     }
 
-    /** Why no instance of {@code c} can be durable; null if they can. */
-    static String refusal(Class<?> c) {
+    /**
+     * Why no instance of {@code c} can be durable by its fields; null if they can. An instance that is found again by name can be durable all the same.
+     *
+     * @param woven whether the agent weaves: then a class that it could not weave is refused
+     */
+    public static String refusal(Class<?> c, boolean woven) {
         if (c.isArray()) {
             Class<?> of = c.getComponentType();
-            return of.isPrimitive() || of.isArray() || of.getClassLoader() != null || !isRefused(of) ? null : refusal(of);
+            return of.isPrimitive() || of.isArray() || of.getClassLoader() != null || !isRefused(of) ? null : refusal(of, woven);
         }
         if (c == Class.class || isEnumConstant(c)) {
             return null;
@@ -49,20 +60,29 @@ final class Policy {
         if (c.isHidden() || c.isSynthetic() && c.getName().contains("$$Lambda")) {
             return "a lambda or hidden class cannot be found again by name; use a named class";
         }
-        if (c == Unloaded.class) {
+        if (c.getName().equals("io.towa.graph.Unloaded")) {
             return "the value of this OnDemand was not loaded before its pool was closed";
         }
         if (isRefused(c)) {
-            return c.getName() + " stands for something outside the program's data, or holds it";
+            return c.getName() + " stands for something outside the program's data, or holds it; leave the field out (transient, or @NotDurable)";
         }
         // Of locks nothing is durable that is ever stored to, but that they are there.
-        if (DurableGraph.woven() && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
-            return c.getName() + " could not be woven by the agent, so stores to it would not be seen";
+        if (woven && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
+            return c.getName() + " could not be woven by the agent, so stores to it would not be seen" + Weaver.whyUnwoven(c);
         }
         if (c.getClassLoader() == null && !Weaver.mayHoldData(c)) {
-            return c.getName() + " is not one of the JDK's data classes";
+            return c.getName() + " is not one of the JDK's data classes; keep what it was made from, or leave the field out (transient, or @NotDurable)";
         }
         return null;
+    }
+
+    /** Whether code of the program says which hash codes instances of {@code c} have. */
+    public static boolean hashesItself(Class<?> c) {
+        try {
+            return c.getMethod("hashCode").getDeclaringClass().getClassLoader() != null;
+        } catch (NoSuchMethodException | LinkageError e) {
+            return true;
+        }
     }
 
     private static boolean isRefused(Class<?> c) {
@@ -72,14 +92,5 @@ final class Policy {
             }
         }
         return false;
-    }
-
-    /** Whether a field of an object is part of its replica. */
-    static boolean durable(Field f) {
-        Class<?> in = f.getDeclaringClass();
-        if (in.getClassLoader() != null) {
-            return !Modifier.isTransient(f.getModifiers());
-        }
-        return !Weaver.leftOut(in, f.getName());
     }
 }

@@ -1,0 +1,106 @@
+package io.towa.graph;
+
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
+import java.util.Arrays;
+import java.util.EnumMap;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.Map;
+import jdk.internal.misc.Unsafe;
+
+/**
+ * Puts the entries of {@link EnumMap} and {@link EnumSet} where the ordinals of this run's constants are.
+ *
+ * <p>Both lie by ordinal, and both hold all constants of their enum in the order in which it had them: the saved order is in the pool. Where it is another than
+ * today's the entries move, and the table grows with the enum.
+ */
+final class EnumRepairs {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    private static final Class<?> REGULAR = type("java.util.RegularEnumSet");
+    private static final Class<?> JUMBO = type("java.util.JumboEnumSet");
+    private static final long KEY_TYPE = Repairs.offset(EnumMap.class, "keyType");
+    private static final long KEYS = Repairs.offset(EnumMap.class, "keyUniverse");
+    private static final long VALUES = Repairs.offset(EnumMap.class, "vals");
+    private static final long ELEMENT_TYPE = Repairs.offset(EnumSet.class, "elementType");
+    private static final long UNIVERSE = Repairs.offset(EnumSet.class, "universe");
+    private static final long BITS = Repairs.offset(REGULAR, "elements");
+    private static final long WORDS = Repairs.offset(JUMBO, "elements");
+
+    private final Repairs repairs;
+    /** One array of constants for each enum, as the JDK has it. */
+    private final Map<Class<?>, Object[]> today = new HashMap<>();
+
+    EnumRepairs(Repairs repairs) {
+        this.repairs = repairs;
+    }
+
+    private static Class<?> type(String name) {
+        try {
+            return Class.forName(name, false, null);
+        } catch (ClassNotFoundException e) {
+            throw new NoClassDefFoundError(e.getMessage());
+        }
+    }
+
+    static boolean isSuspect(Class<?> c) {
+        return EnumMap.class.isAssignableFrom(c) || c == REGULAR || c == JUMBO;
+    }
+
+    void look(Object o) {
+        boolean map = o instanceof EnumMap;
+        Class<?> type = (Class<?>) U.getReference(o, map ? KEY_TYPE : ELEMENT_TYPE);
+        Object[] saved = (Object[]) U.getReference(o, map ? KEYS : UNIVERSE);
+        Object[] now = today.get(type);
+        if (now == null) {
+            now = type.getEnumConstants();
+            today.put(type, now);
+        }
+        if (now == null || Arrays.equals(saved, now)) {
+            return;
+        }
+        if (map) {
+            map(o, saved, now);
+        } else if (o.getClass() == REGULAR) {
+            regular(o, type, saved, now);
+        } else {
+            jumbo(o, saved, now);
+        }
+        repairs.put(o, map ? KEYS : UNIVERSE, now);
+    }
+
+    private void map(Object o, Object[] saved, Object[] now) {
+        Object[] values = (Object[]) U.getReference(o, VALUES);
+        Object[] anew = new Object[now.length];
+        for (int i = 0; i < values.length; i++) {
+            if (values[i] != null) {
+                anew[((Enum<?>) saved[i]).ordinal()] = values[i];
+            }
+        }
+        repairs.put(o, VALUES, anew);
+    }
+
+    private void regular(Object o, Class<?> type, Object[] saved, Object[] now) {
+        if (now.length > 64) {
+            throw new PoolException(Reason.CHANGED_CLASS, "enum " + type.getName() + " has more than 64 constants now, and the pool has an EnumSet of it that was made for "
+                + saved.length + ", which cannot become larger; keep such a set as a HashSet, or the enum to 64 constants");
+        }
+        long bits = 0;
+        for (long left = U.getLong(o, BITS); left != 0; left &= left - 1) {
+            bits |= 1L << ((Enum<?>) saved[Long.numberOfTrailingZeros(left)]).ordinal();
+        }
+        repairs.putLong(o, BITS, bits);
+    }
+
+    private void jumbo(Object o, Object[] saved, Object[] now) {
+        long[] words = (long[]) U.getReference(o, WORDS);
+        long[] anew = new long[Math.max(2, now.length + 63 >>> 6)];
+        for (int i = 0; i < saved.length; i++) {
+            if ((words[i >>> 6] & 1L << i) != 0) {
+                int to = ((Enum<?>) saved[i]).ordinal();
+                anew[to >>> 6] |= 1L << to;
+            }
+        }
+        repairs.put(o, WORDS, anew);
+    }
+}
