@@ -173,6 +173,25 @@ final class MadeOf {
         }
     }
 
+    enum Colour { RED, GREEN, BLUE, WHITE }
+
+    /** A table of its own, as each library has one: by hash codes, and made anew by no recovery. */
+    static final class Table {
+        final Object[] keys = new Object[64];
+
+        boolean has(Object key, boolean put) {
+            int i = key.hashCode() & 63;
+            while (keys[i] != null && !keys[i].equals(key)) {
+                i = i + 1 & 63;
+            }
+            boolean had = keys[i] != null;
+            if (put) {
+                keys[i] = key;
+            }
+            return had;
+        }
+    }
+
     private MadeOf() {}
 
     /** What must be the same object in each run. */
@@ -226,6 +245,11 @@ final class MadeOf {
             entities.add(new Entity(i));
         }
         root.put("entities", entities);
+        Table table = new Table();
+        for (Colour c : Colour.values()) {
+            table.has(c, true);
+        }
+        root.put("table", table);
         try {
             root.put("bank", Account.BANK);
             say("a constant with a state was not refused");
@@ -268,6 +292,9 @@ final class MadeOf {
         for (int i = 0; i < 20; i++) {
             check("entity " + i, entities.contains(new Entity(i)));
         }
+        for (Colour c : Colour.values()) {
+            check("colour " + c, ((Table) root.get("table")).has(c, false));
+        }
     }
 
     /** A store to a transient field that is data is mirrored. */
@@ -278,6 +305,8 @@ final class MadeOf {
     }
 
     public static void main(String[] args) {
+        // The program has asked for its constants' hashes before the pool is open.
+        new HashSet<>(List.of(Colour.values())).hashCode();
         Towa.open(Path.of(args[0]));
         if (root == null) {
             make();

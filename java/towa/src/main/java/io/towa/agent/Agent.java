@@ -1,5 +1,6 @@
 package io.towa.agent;
 
+import io.towa.barrier.Enums;
 import io.towa.events.Events;
 import java.lang.instrument.ClassFileTransformer;
 import java.lang.instrument.Instrumentation;
@@ -72,7 +73,9 @@ public final class Agent {
         instrumentation = inst;
         inst.addTransformer(new Transformer(), true);
         // Lambda forms made before a pool is opened stay for ever: their definer must be woven from the start.
-        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null));
+        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null), Enum.class);
+        Class<?>[] loaded = inst.getAllLoadedClasses();
+        for (int i = 0; i < loaded.length; i++) Enums.learn(loaded[i]);
     }
 
     /** The first option that there is not; null: none. */

@@ -47,6 +47,7 @@ final class WholeMethods {
 
     /** {@code next}, or what makes a section of the method that is written to it. */
     static MethodVisitor around(MethodVisitor next, String owner, String name, String desc) {
+        if (owner.equals("java/lang/Enum") && name.equals("<init>")) return new Made(next);
         if (!owner.startsWith("java/util/")) return next;
         String whole = owner + "." + name + desc;
         for (int i = 0; i < METHODS.length; i++) if (METHODS[i].equals(whole)) return new Section(next, owner);
@@ -72,6 +73,22 @@ final class WholeMethods {
                 super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Whole", elements ? "firstAll" : "first",
                     elements ? "(Ljava/lang/Object;Ljava/util/Collection;)V" : "(Ljava/lang/Object;Ljava/lang/Object;)V", false);
             }
+        }
+    }
+
+    /** Constructor of {@link Enum}. */
+    private static final class Made extends MethodVisitor {
+        Made(MethodVisitor next) {
+            super(Opcodes.ASM9, next);
+        }
+
+        @Override
+        public void visitInsn(int op) {
+            if (op == Opcodes.RETURN) {
+                super.visitVarInsn(Opcodes.ALOAD, 0);
+                super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Enums", "made", "(Ljava/lang/Enum;)V", false);
+            }
+            super.visitInsn(op);
         }
     }
 

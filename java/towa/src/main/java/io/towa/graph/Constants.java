@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.barrier.Enums;
 import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
 import io.towa.policy.Canonical;
@@ -91,7 +92,7 @@ final class Constants {
     }
 
     private static void enter(Object o, String name) {
-        Header.restore(o, hash(name));
+        Header.restore(o, Enums.hash(name));
         Table t = table;
         if (2 * ++count > t.objects.length) {
             Table larger = new Table(2 * t.objects.length);
@@ -116,20 +117,15 @@ final class Constants {
                 identifyMirror((Class<?>) o);
                 return;
             }
-            Header.restore(o, hash(info.recordName() + ' ' + new String(text(o, info), StandardCharsets.UTF_8)));
+            Header.restore(o, Enums.hash(info.recordName() + ' ' + new String(text(o, info), StandardCharsets.UTF_8)));
         }
     }
 
     /** Gives the mirror of {@code c} the identity hash that follows from its name, if it has none; whether it has that. */
     static boolean identifyMirror(Class<?> c) {
-        int hash = hash(c.getName());
+        int hash = Enums.hash(c.getName());
         Header.restore(c, hash);
         return System.identityHashCode(c) == hash;
-    }
-
-    private static int hash(String name) {
-        int h = name.hashCode() * 0x9E3779B1;
-        return Math.max(1, (h ^ h >>> 15) & 0x7fffffff);
     }
 
     /** Whether the replica at {@code at}, which may be another than the one that {@code o} has, stands for the constant {@code o}. */
