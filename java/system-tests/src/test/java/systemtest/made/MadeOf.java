@@ -58,6 +58,19 @@ final class MadeOf {
         final int kept = 3;
     }
 
+    /** A node of a library's structure, which writes its entries itself. */
+    record Chained(Link first) {}
+
+    static final class Link implements Serializable {
+        final int value;
+        private final transient Link next;
+
+        Link(int value, Link next) {
+            this.value = value;
+            this.next = next;
+        }
+    }
+
     /** A view of another object, as libraries cache them. */
     static final class View {
         final transient int[] of;
@@ -237,6 +250,7 @@ final class MadeOf {
         root.put("replaced content", replaced.content);
         root.put("plain", new Plain());
         root.put("view", new View(new int[] {4}));
+        root.put("chained", new Chained(new Link(1, new Link(2, null))));
         root.put("pattern", Pattern.compile("a.b", Pattern.DOTALL));
         Money money = new Money(5);
         root.put("money", List.of(money, money));
@@ -283,6 +297,7 @@ final class MadeOf {
         check("content of what is replaced", root.get("replaced content").equals(((Replaced) root.get("replaced")).content));
         Plain plain = (Plain) root.get("plain");
         check("what is left out", plain.worker == null && plain.other == null && plain.kept == 3);
+        check("a final field of a node", ((Chained) root.get("chained")).first.next.value == 2);
         check("a view's final field", ((View) root.get("view")).of[0] == 4);
         Pattern p = (Pattern) root.get("pattern");
         check("a pattern", p.flags() == Pattern.DOTALL && p.matcher("a\nb").matches());

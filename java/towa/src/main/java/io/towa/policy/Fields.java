@@ -13,8 +13,8 @@ import java.lang.reflect.Modifier;
  *
  * <p>{@code transient} has two meanings. In a class that leaves its serial form to Java, it says that a value need not survive: it is left out. In a class that
  * writes its serial form itself (readObject, writeObject, readExternal, readResolve, writeReplace), it only says that Java is not to write the field, for the class
- * does: Guava, Eclipse Collections, fastutil and others keep their whole content so. There the field is data, and is kept. So is a final one of a class that Java
- * does not serialise at all: nothing could ever set it again.
+ * does: Guava, Eclipse Collections, fastutil and others keep their whole content so. There the field is data, and is kept. So is a final one in any
+ * class: nothing could ever set it again. (Nodes of a library's structure have such: Java never serialises them, for the structure writes its entries itself.)
  *
  * <p>Always true: the answer follows from the class files alone, so every run, and {@code explain}, gives the same.
  */
@@ -38,8 +38,7 @@ public final class Fields {
         if (!Modifier.isTransient(f.getModifiers()) || writer(in, c) != null) {
             return null;
         }
-        boolean forEver = Modifier.isFinal(f.getModifiers()) && !Serializable.class.isAssignableFrom(c);
-        return forEver ? null : "transient, in a class without a serial form of its own";
+        return Modifier.isFinal(f.getModifiers()) ? null : "transient, in a class without a serial form of its own";
     }
 
     /**
