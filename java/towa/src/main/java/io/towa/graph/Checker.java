@@ -50,8 +50,11 @@ public final class Checker {
         }
         long word = Replicas.find(v);
         if (word == 0) {
+            if (position == 0 && DurableGraph.skipping()) {
+                return null;
+            }
             // Of several replicas of one constant that may be freed by which its object was found.
-            return position == 0 && DurableGraph.skipping() || isConstantAt(position, v) ? null : " refers to a " + v.getClass().getName() + " that is not durable";
+            return isConstantAt(position, v) ? null : " refers to a " + v.getClass().getName() + " that is not durable";
         }
         if ((word & Replicas.GREY) != 0) {
             return " refers to a " + v.getClass().getName() + " that is still grey";
@@ -65,10 +68,13 @@ public final class Checker {
         return null;
     }
 
-    /** Several replicas may stand for one constant: it became durable before that which was there already was loaded. */
+    /**
+     * Several replicas may stand for one constant: it became durable before that which was there already was loaded. So of a value only if there is one object of it:
+     * an equal one, such as another path of that name, is another reference.
+     */
     private static boolean isConstantAt(long position, Object v) {
         ClassInfo c = DurableGraph.constantOrSelf(v, ClassInfos.of(v));
-        return position != 0 && c.form > Layout.FORM_ARRAY && Constants.isAt(position, v, c);
+        return position != 0 && c.form > Layout.FORM_ARRAY && Constants.isAt(position, v, c) && Constants.isOnly(v, c);
     }
 
     /**

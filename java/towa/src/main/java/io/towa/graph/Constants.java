@@ -135,6 +135,11 @@ final class Constants {
             && Arrays.equals(Nvm.getBytes(at + Layout.DATA, text.length), text);
     }
 
+    /** Whether the constant {@code o} is the only object that its text stands for. */
+    static boolean isOnly(Object o, ClassInfo info) {
+        return info.form != Layout.FORM_NAMED || name(o) != null || Values.of(Values.text(o)) == o;
+    }
+
     /** The name under which {@code o} is known; null if it is not in the table. */
     private static String name(Object o) {
         if (!Header.marked(o)) {
@@ -237,7 +242,8 @@ final class Constants {
                     return named(s, names);
             }
         } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IndexOutOfBoundsException e) {
-            throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + (s.indexOf('<') < 0 ? s : "a " + s.substring(0, s.indexOf('<'))) + (form == Layout.FORM_ENUM ? " of " + type.getName() : "")
+            String what = form == Layout.FORM_ENUM ? s + " of " + type.getName() : s.indexOf('<') < 0 ? s : "a " + s.substring(0, s.indexOf('<'));
+            throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to " + what
                 + ", which this program does not have; bring it back, or map it to its new name", e);
         }
     }
