@@ -2,10 +2,13 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumMap;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.List;
 import java.util.Map;
 import jdk.internal.misc.Unsafe;
 
@@ -13,7 +16,7 @@ import jdk.internal.misc.Unsafe;
  * Puts the entries of {@link EnumMap} and {@link EnumSet} where the ordinals of this run's constants are.
  *
  * <p>Both lie by ordinal, and both hold all constants of their enum in the order in which it had them: the saved order is in the pool. Where it is another than
- * today's the entries move, and the table grows with the enum.
+ * today's the entries move, and the table grows with the enum. A constant that is gone is no fault if there is no entry of it.
  */
 final class EnumRepairs {
     private static final Unsafe U = Unsafe.getUnsafe();
@@ -31,8 +34,39 @@ final class EnumRepairs {
     /** One array of constants for each enum, as the JDK has it. */
     private final Map<Class<?>, Object[]> today = new HashMap<>();
 
-    EnumRepairs(Repairs repairs) {
+    /** By the array that they are missing in. */
+    private final Map<Object[], List<RecoveryWorker.Gone>> gone = new IdentityHashMap<>();
+    /** Arrays that only tell an order. */
+    private final Map<Object[], Boolean> orders = new IdentityHashMap<>();
+
+    EnumRepairs(Repairs repairs, List<RecoveryWorker.Gone> gone) {
         this.repairs = repairs;
+        for (int i = 0; i < gone.size(); i++) {
+            this.gone.computeIfAbsent(gone.get(i).array(), a -> new ArrayList<>()).add(gone.get(i));
+        }
+    }
+
+    /** After all have been looked at: in any other array the constants are data. */
+    void requireRest() {
+        for (Map.Entry<Object[], List<RecoveryWorker.Gone>> e : gone.entrySet()) {
+            if (!orders.containsKey(e.getKey())) {
+                throw e.getValue().get(0).fault();
+            }
+        }
+    }
+
+    /** Where the constant is now that was number {@code i}, and has an entry. */
+    private int now(Object o, Object[] saved, int i) {
+        if (saved[i] == null) {
+            String name = "a constant";
+            List<RecoveryWorker.Gone> of = gone.getOrDefault(saved, List.of());
+            for (int k = 0; k < of.size(); k++) {
+                name = of.get(k).index() == i ? of.get(k).name() : name;
+            }
+            throw new PoolException(Reason.CHANGED_CLASS, "an " + (o instanceof EnumMap ? "EnumMap has an entry of " : "EnumSet has ") + name
+                + ", which this program does not have; bring it back, or let a version that has it remove the entry");
+        }
+        return ((Enum<?>) saved[i]).ordinal();
     }
 
     private static Class<?> type(String name) {
@@ -59,6 +93,7 @@ final class EnumRepairs {
         if (now == null || Arrays.equals(saved, now)) {
             return;
         }
+        orders.put(saved, true);
         if (map) {
             map(o, saved, now);
         } else if (o.getClass() == REGULAR) {
@@ -74,7 +109,7 @@ final class EnumRepairs {
         Object[] anew = new Object[now.length];
         for (int i = 0; i < values.length; i++) {
             if (values[i] != null) {
-                anew[((Enum<?>) saved[i]).ordinal()] = values[i];
+                anew[now(o, saved, i)] = values[i];
             }
         }
         repairs.put(o, VALUES, anew);
@@ -87,17 +122,17 @@ final class EnumRepairs {
         }
         long bits = 0;
         for (long left = U.getLong(o, BITS); left != 0; left &= left - 1) {
-            bits |= 1L << ((Enum<?>) saved[Long.numberOfTrailingZeros(left)]).ordinal();
+            bits |= 1L << now(o, saved, Long.numberOfTrailingZeros(left));
         }
         repairs.putLong(o, BITS, bits);
     }
 
     private void jumbo(Object o, Object[] saved, Object[] now) {
         long[] words = (long[]) U.getReference(o, WORDS);
-        long[] anew = new long[Math.max(2, now.length + 63 >>> 6)];
+        long[] anew = new long[Math.max(1, now.length + 63 >>> 6)];
         for (int i = 0; i < saved.length; i++) {
             if ((words[i >>> 6] & 1L << i) != 0) {
-                int to = ((Enum<?>) saved[i]).ordinal();
+                int to = now(o, saved, i);
                 anew[to >>> 6] |= 1L << to;
             }
         }

@@ -134,7 +134,7 @@ final class Recovery {
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
         Repairs repairs = new Repairs(walk.suspects());
         try {
-            repairs.run(rehash || !walk.rehashed().isEmpty());
+            repairs.run(rehash || !walk.rehashed().isEmpty(), walk.gone());
         } catch (PoolException e) {
             throw new PoolException(e.reason(), walk.from.pool() + ": " + e.getMessage(), e);
         } catch (RuntimeException e) {

@@ -217,6 +217,15 @@ final class RecoveryWalk {
         return all;
     }
 
+    /** See {@link RecoveryWorker.Gone}. */
+    List<RecoveryWorker.Gone> gone() {
+        List<RecoveryWorker.Gone> all = new ArrayList<>();
+        for (int i = 0; i < running; i++) {
+            all.addAll(workers[i].gone);
+        }
+        return all;
+    }
+
     /** Objects that {@link Repairs} looks at. */
     List<Object> suspects() {
         List<Object> all = new ArrayList<>();

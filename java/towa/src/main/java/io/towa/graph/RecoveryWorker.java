@@ -32,6 +32,9 @@ final class RecoveryWorker extends Thread {
     /** A constant that had an identity hash already, other than the saved one; or an object that was saved without (0). */
     record Rehashed(Object object, long position, int saved) {}
 
+    /** A constant that its enum does not have any more: no fault in an array that only tells in which order the constants were ({@link EnumRepairs}). */
+    record Gone(Object[] array, int index, String name, PoolException fault) {}
+
     private final RecoveryWalk walk;
     private final ClassMapping[] mappings;
     private final PositionTable met;
@@ -41,6 +44,8 @@ final class RecoveryWorker extends Thread {
     private int size;
     final List<Rehashed> rehashed = new ArrayList<>();
     final List<Object> suspects = new ArrayList<>();
+    /** Elements of arrays of an enum that stand for constants which it does not have any more. */
+    final List<Gone> gone = new ArrayList<>();
     /** OnDemands that are not followed, and where that would lead. */
     final List<OnDemand<?>> onDemands = new ArrayList<>();
     private long[] behind = new long[16];
@@ -199,6 +204,9 @@ final class RecoveryWorker extends Thread {
                 holderAt = at;
                 holder = c;
                 holderSlot = i;
+                if (c.type.getComponentType().isEnum() && isGone(a, i, to)) {
+                    continue;
+                }
                 Object v = reach(to);
                 if (c.refTypes[0] != null && c.refFits[0] != reachedClass) {
                     fits(v, c, 0, to);
@@ -208,6 +216,21 @@ final class RecoveryWorker extends Thread {
         }
         if (large) {
             System.arraycopy(part, 0, a, begin, end - begin);
+        }
+    }
+
+    /** Whether there is a constant at {@code to} that its enum does not have any more: noted, for who refers to the array decides whether that is a fault. */
+    private boolean isGone(Object[] a, int i, long to) {
+        try {
+            reach(to);
+            return false;
+        } catch (PoolException e) {
+            ClassMapping of = mapping(to);
+            if (of.form != Layout.FORM_ENUM || e.reason() != Reason.CHANGED_CLASS) {
+                throw e;
+            }
+            gone.add(new Gone(a, i, Constants.text(to) + " of " + of.type.getName(), e));
+            return true;
         }
     }
 

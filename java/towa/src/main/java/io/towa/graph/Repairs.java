@@ -60,10 +60,13 @@ final class Repairs {
             || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c);
     }
 
-    /** @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew */
-    void run(boolean rehash) {
+    /**
+     * @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew
+     * @param gone constants that their enums do not have any more
+     */
+    void run(boolean rehash, List<RecoveryWorker.Gone> gone) {
         MapRepairs maps = new MapRepairs(this, suspects);
-        EnumRepairs enums = new EnumRepairs(this);
+        EnumRepairs enums = new EnumRepairs(this, gone);
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
             if (o instanceof LinkedBlockingQueue) {
@@ -78,6 +81,7 @@ final class Repairs {
                 maps.look(o, rehash);
             }
         }
+        enums.requireRest();
     }
 
     boolean any() {

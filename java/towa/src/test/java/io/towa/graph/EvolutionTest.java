@@ -1,5 +1,7 @@
 package io.towa.graph;
 
+import static io.towa.graph.Versions.get;
+import static io.towa.graph.Versions.make;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -13,19 +15,13 @@ import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.TowaOptions;
 import java.lang.reflect.Field;
-import java.net.URI;
-import java.net.URL;
-import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import javax.tools.JavaCompiler;
-import javax.tools.JavaFileObject;
-import javax.tools.SimpleJavaFileObject;
-import javax.tools.ToolProvider;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -37,39 +33,15 @@ class EvolutionTest {
     @TempDir
     Path dir;
 
-    private int compiled;
+    private Versions versions;
 
-    /** A loader with the classes of this source, named by their file. */
+    @BeforeEach
+    void none() {
+        versions = new Versions(dir);
+    }
+
     private ClassLoader classes(String source) throws Exception {
-        Path out = Files.createDirectory(dir.resolve("v" + compiled++));
-        JavaCompiler javac = ToolProvider.getSystemJavaCompiler();
-        JavaFileObject file = new SimpleJavaFileObject(URI.create("string:///All.java"), JavaFileObject.Kind.SOURCE) {
-            @Override
-            public CharSequence getCharContent(boolean ignore) {
-                return source;
-            }
-        };
-        assertTrue(javac.getTask(null, null, null, List.of("-d", out.toString()), null, List.of(file)).call());
-        return new URLClassLoader(new URL[] {out.toUri().toURL()}, EvolutionTest.class.getClassLoader());
-    }
-
-    private static Object make(ClassLoader l, String name) throws Exception {
-        var c = l.loadClass(name).getDeclaredConstructor();
-        c.setAccessible(true);
-        return c.newInstance();
-    }
-
-    private static Object get(Object o, String field) throws Exception {
-        for (Class<?> c = o.getClass(); c != null; c = c.getSuperclass()) {
-            try {
-                Field f = c.getDeclaredField(field);
-                f.setAccessible(true);
-                return f.get(o);
-            } catch (NoSuchFieldException e) {
-                // further up
-            }
-        }
-        throw new NoSuchFieldException(field);
+        return versions.classes(source);
     }
 
     private static TowaOptions with(ClassLoader l) {
