@@ -7,11 +7,13 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.DurableRoot;
 import io.towa.NotDurableException;
+import io.towa.PoolException;
 import io.towa.Towa;
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
 import java.util.List;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -81,5 +83,55 @@ class RootsTest {
         }
         assertEquals(199_999, p.a);
         assertNull(Fixture.holder[0] == p ? null : "held");
+    }
+
+    /** The program's classes once more, as an application server loads them. */
+    public static class Reloaded {
+        @DurableRoot static Object orders;
+
+        public static Object get() { return orders; }
+
+        public static void set(Object o) { orders = o; }
+    }
+
+    private static Class<?> load() throws Exception {
+        String name = Reloaded.class.getName();
+        byte[] bytes;
+        try (var in = RootsTest.class.getResourceAsStream("RootsTest$Reloaded.class")) {
+            bytes = in.readAllBytes();
+        }
+        return new ClassLoader(RootsTest.class.getClassLoader()) {
+            @Override
+            protected Class<?> loadClass(String n, boolean resolve) throws ClassNotFoundException {
+                return n.equals(name) ? define() : super.loadClass(n, resolve);
+            }
+
+            private Class<?> define() {
+                Class<?> c = findLoadedClass(name);
+                return c != null ? c : defineClass(name, bytes, 0, bytes.length);
+            }
+        }.loadClass(name);
+    }
+
+    @Test
+    void aRootOfTwoClassesOfOneNameIsRefused() throws Exception {
+        Object orders = new Pair(1, "x");
+        Reloaded.set(orders);
+        Class<?> two = load();
+        assertTrue(Towa.isDurable(orders));
+        Field field = two.getDeclaredField("orders");
+        field.setAccessible(true);
+        Put[] ways = {v -> two.getMethod("set", Object.class).invoke(null, v), v -> two.getMethod("set", Object.class).invoke(null, v), v -> field.set(null, v)};
+        for (Put way : ways) {
+            Throwable e = assertThrows(Throwable.class, () -> way.put(new Pair(2, "y")));
+            e = e instanceof InvocationTargetException ? e.getCause() : e;
+            assertTrue(e instanceof PoolException, e.toString());
+            assertNull(two.getMethod("get").invoke(null));
+            for (String word : new String[] {"Reloaded.orders", RootsTest.class.getClassLoader().toString(), two.getClassLoader().toString(), "one loader"}) {
+                assertTrue(e.getMessage().contains(word), e.getMessage());
+            }
+        }
+        assertTrue(Reloaded.get() == orders);
+        assertEquals(List.of(), Towa.verify());
     }
 }

@@ -7,6 +7,7 @@ import io.towa.agent.RootFields;
 import io.towa.medium.Nvm;
 import io.towa.pool.Records;
 import io.towa.pool.UndoLog;
+import java.lang.ref.WeakReference;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.util.ArrayList;
@@ -65,6 +66,9 @@ final class Roots {
     private static int taken;
     private static RootFields.Root[] pending = new RootFields.Root[0];
 
+    /** Those that are refused. */
+    private static volatile Second[] seconds = new Second[0];
+
     private Roots() {}
 
     static void reset(List<Records.RootRecord> found) {
@@ -73,6 +77,7 @@ final class Roots {
             buckets = new Root[1 << 12];
             taken = 0;
             pending = new RootFields.Root[0];
+            seconds = new Second[0];
             asked = new java.util.BitSet();
         }
         all = new Root[0];
@@ -122,7 +127,11 @@ final class Roots {
     static boolean known(int fieldId) {
         Gate.pin();
         try {
-            return asked(fieldId, FieldIds.name(fieldId));
+            boolean known = asked(fieldId, FieldIds.name(fieldId));
+            if (seconds.length != 0) {
+                requireOne(FieldIds.owner(fieldId).replace('/', '.'), FieldIds.name(fieldId));
+            }
+            return known;
         } finally {
             Gate.unpin();
         }
@@ -206,7 +215,7 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already, or the pool was closed meanwhile
+     * @return null if it is known already, or another class of that name has it ({@link Second}), or the pool was closed meanwhile
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         for (int i = 0; i < all.length; i++) {
@@ -216,9 +225,13 @@ final class Roots {
             if (all[i].owner == c) {
                 return null;
             }
-            throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName() + " is the durable root of another class of that name already, of "
-                + all[i].owner.getClassLoader() + ", and this one is of " + c.getClassLoader()
-                + ": one root cannot be two fields; close the pool before the program is loaded once more, or load the class by one loader");
+            if (annotated) {
+                Second[] more = java.util.Arrays.copyOf(seconds, seconds.length + 1);
+                more[seconds.length] = new Second(c, f, all[i].owner);
+                seconds = more;
+            }
+            // Where every static field is a root the first class of a name has it.
+            return null;
         }
         if (annotated && Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
             throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName()
@@ -241,6 +254,54 @@ final class Roots {
         U.storeFence();
         table[bucket] = root;
         return root;
+    }
+
+    /** A root of a class whose name another class with that root has, of another loader. */
+    private static final class Second {
+        final WeakReference<ClassLoader> loader;
+        final String owner;
+        final String field;
+        final String fault;
+
+        Second(Class<?> c, Field f, Class<?> first) {
+            loader = new WeakReference<>(c.getClassLoader());
+            owner = c.getName();
+            field = f.getName();
+            fault = owner + "." + field + " is the durable root of another class of that name already, of " + first.getClassLoader() + ", and this one is of "
+                + c.getClassLoader() + ": one root cannot be two fields; close the pool before the program is loaded once more, or load the class by one loader";
+        }
+    }
+
+    /**
+     * A store to a root that two classes of one name have is refused, as long as both are there: it does not tell which of them it is in.
+     *
+     * @param owner name of the class, as the store names it
+     */
+    private static void requireOne(String owner, String field) {
+        Second[] of = seconds;
+        for (int i = 0; i < of.length; i++) {
+            if (of[i].field.equals(field) && of[i].owner.equals(owner) && of[i].loader.get() != null) {
+                throw new PoolException(Reason.CHANGED_CLASS, of[i].fault);
+            }
+        }
+    }
+
+    /** As {@link #requireOne(String, String)}, for a store that tells its class. */
+    static void requireOne(Class<?> c, long offset) {
+        Second[] of = seconds;
+        for (int i = 0; i < of.length; i++) {
+            if (of[i].owner.equals(c.getName()) && of[i].loader.get() == c.getClassLoader() && offset == offset(c, of[i].field)) {
+                throw new PoolException(Reason.CHANGED_CLASS, of[i].fault);
+            }
+        }
+    }
+
+    private static long offset(Class<?> c, String field) {
+        try {
+            return U.staticFieldOffset(c.getDeclaredField(field));
+        } catch (NoSuchFieldException e) {
+            return -1;
+        }
     }
 
     /** A new record, null if the pool was closed meanwhile; inside the gate, for the collector reads the list, and knows of the block only when it is there. */

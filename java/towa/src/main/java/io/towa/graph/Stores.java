@@ -331,8 +331,11 @@ public final class Stores {
 
     @DontInline
     public static void preStaticOffset(Class<?> c, long offset, Object v) {
-        if (v != null && DurableGraph.active() && Roots.at(c, offset) != null) {
-            promoteForRoot(v);
+        if (v != null && DurableGraph.active()) {
+            Roots.requireOne(c, offset);
+            if (Roots.at(c, offset) != null) {
+                promoteForRoot(v);
+            }
         }
     }
 
