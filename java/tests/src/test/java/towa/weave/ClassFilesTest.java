@@ -8,7 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.towa.NotDurableException;
 import io.towa.Towa;
 import io.towa.agent.Agent;
-import io.towa.agent.Weaver;
+import io.towa.agent.Woven;
 import io.towa.barrier.WhiteGate;
 import java.lang.invoke.MethodHandles;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -91,7 +91,7 @@ class ClassFilesTest implements Opcodes {
         for (int version : VERSIONS) {
             String name = "towa/weave/Old" + (version & 0xffff) + "_" + (version >>> 16);
             Class<?> c = new Loader().define(name, withSubroutine(version, name));
-            assertFalse(Weaver.isUnwoven(c), name);
+            assertFalse(Woven.isUnwoven(c), name);
             Setter s = (Setter) c.getDeclaredConstructor().newInstance();
             Fixture.hold(s);
             long before = Towa.metrics().stores();
@@ -163,7 +163,7 @@ class ClassFilesTest implements Opcodes {
         Setter s = (Setter) c.getDeclaredConstructor().newInstance();
         s.set(3);
         assertEquals(3, c.getField("x").getInt(s));
-        assertTrue(Weaver.isUnwoven(c), "its instances must be refused");
+        assertTrue(Woven.isUnwoven(c), "its instances must be refused");
         assertThrows(NotDurableException.class, () -> Fixture.hold(s));
         boolean named = false;
         for (Agent.Failure f : Agent.failures()) named |= f.className.equals(name);
@@ -196,7 +196,7 @@ class ClassFilesTest implements Opcodes {
         end(mv);
         Class<?> c = new Loader().define(name, cw.toByteArray());
         assertEquals(7, c.getField("x").getInt(c.getDeclaredConstructor(int.class).newInstance(7)));
-        assertTrue(Weaver.isUnwoven(c));
+        assertTrue(Woven.isUnwoven(c));
     }
 
     public static class Target { public int x; }
@@ -220,7 +220,7 @@ class ClassFilesTest implements Opcodes {
             s.set(i);
             Fixture.same(TARGET, "hidden class");
         }
-        assertTrue(Weaver.isUnwoven(c), "a hidden class cannot be named in a file");
+        assertTrue(Woven.isUnwoven(c), "a hidden class cannot be named in a file");
         assertThrows(NotDurableException.class, () -> Fixture.hold(s));
     }
 

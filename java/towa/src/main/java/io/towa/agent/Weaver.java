@@ -14,9 +14,9 @@ import org.objectweb.asm.Opcodes;
  *
  * <p>Always true: only method bodies change (no member, no attribute of the class), so a loaded class can be woven again at any time. A
  * method without anything to weave is copied byte for byte. If a method cannot be woven it stays as it was, and the class counts as
- * failed: {@link #isUnwoven}, and its instances are then refused as not durable.
+ * failed: {@link Woven#isUnwoven}, and its instances are then refused as not durable.
  */
-public final class Weaver {
+final class Weaver {
     /** What the weaving of one class needs to know. */
     static final class Job {
         final ClassScan scan;
@@ -86,41 +86,11 @@ public final class Weaver {
     }
 
     /**
-     * True if stores to instances of the class may go unseen: weaving failed, it is one of those never woven, or it was not offered to the
-     * weaver. Such instances must not become durable.
-     */
-    public static boolean isUnwoven(Class<?> c) {
-        if (c.isArray() || c.isPrimitive() || c == Object.class || c.isInterface()) return false;
-        return Agent.isUnwoven(c);
-    }
-
-    /** What an exception adds to that, such as the cause; empty if there is none. */
-    public static String whyUnwoven(Class<?> c) {
-        String name = c.getName().replace('.', '/');
-        Agent.Failure[] all = Agent.failures();
-        for (int i = 0; i < all.length; i++) {
-            if (all[i].className.equals(name)) return " (" + all[i].cause + ")";
-        }
-        String skipped = Skip.reason(name);
-        return skipped == null ? "" : " (" + skipped + ")";
-    }
-
-    /**
      * C2 inlines a method where it is hot, or anywhere, if its code is not longer than a limit. Barriers that are empty are no reason not to: HashMap.putVal
      * would be a call. Only the JDK's own methods may be marked so.
      */
     private static boolean outgrows(int length, int growth) {
         return length <= HOT_INLINE && length + growth > HOT_INLINE || length <= ANY_INLINE && length + growth > ANY_INLINE;
-    }
-
-    /** Of a class of the JDK: is it in one of the packages whose classes are data? Stores to fields of all others have no barrier. */
-    public static boolean mayHoldData(Class<?> c) {
-        return Skip.mayHoldData(c.getName().replace('.', '/'));
-    }
-
-    /** Of a class of the JDK: is that field of it left out of replicas? */
-    public static boolean leftOut(Class<?> c, String field) {
-        return Skip.leftOut(c.getName().replace('.', '/'), field);
     }
 
     private static final class Visitor extends ClassVisitor {

@@ -1,7 +1,7 @@
 package io.towa.policy;
 
 import io.towa.NotDurable;
-import io.towa.agent.Weaver;
+import io.towa.agent.Woven;
 import java.io.Externalizable;
 import java.io.Serializable;
 import java.lang.reflect.Field;
@@ -30,7 +30,7 @@ public final class Fields {
     public static String leftOut(Field f, Class<?> c) {
         Class<?> in = f.getDeclaringClass();
         if (in.getClassLoader() == null) {
-            return Weaver.leftOut(in, f.getName()) ? "a cache of the JDK, or something of this run only" : null;
+            return Woven.leftOut(in, f.getName()) ? "a cache of the JDK, or something of this run only" : null;
         }
         if (f.isAnnotationPresent(NotDurable.class)) {
             return "@NotDurable";

@@ -1,6 +1,6 @@
 package io.towa.policy;
 
-import io.towa.agent.Weaver;
+import io.towa.agent.Woven;
 import io.towa.pool.Layout;
 
 /**
@@ -67,10 +67,10 @@ public final class Policy {
             return c.getName() + " stands for something outside the program's data, or holds it; leave the field out (transient, or @NotDurable)";
         }
         // Of locks nothing is durable that is ever stored to, but that they are there.
-        if (woven && !c.getName().startsWith("java.util.concurrent.locks.") && Weaver.isUnwoven(c)) {
-            return c.getName() + " could not be woven by the agent, so stores to it would not be seen" + Weaver.whyUnwoven(c);
+        if (woven && !c.getName().startsWith("java.util.concurrent.locks.") && Woven.isUnwoven(c)) {
+            return c.getName() + " could not be woven by the agent, so stores to it would not be seen" + Woven.whyUnwoven(c);
         }
-        if (c.getClassLoader() == null && !Weaver.mayHoldData(c)) {
+        if (c.getClassLoader() == null && !Woven.mayHoldData(c)) {
             return c.getName() + " is not one of the JDK's data classes; keep what it was made from, or leave the field out (transient, or @NotDurable)";
         }
         return null;
