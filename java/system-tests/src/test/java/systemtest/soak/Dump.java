@@ -5,6 +5,7 @@ import java.lang.reflect.Array;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -22,8 +23,11 @@ import jdk.internal.misc.Unsafe;
  */
 final class Dump {
     private static final Unsafe U = Unsafe.getUnsafe();
-    private static final Method DURABLE = library("Policy", "durable", Field.class);
-    private static final Method NAME = library("Constants", "name", Object.class);
+    private static final Method KEPT = library("policy.Fields", "kept", Field.class, Class.class);
+    private static final Method INFO = library("graph.ClassInfos", "of", Object.class);
+    private static final Method IS_NAMED = library("graph.Constants", "isNamed", Object.class, INFO.getReturnType());
+    private static final Method TEXT = library("graph.Constants", "text", Object.class, INFO.getReturnType());
+    private static final Method NAMED = library("graph.DurableGraph", "named");
 
     private final PrintWriter out;
     private final IdentityHashMap<Object, Integer> seen = new IdentityHashMap<>();
@@ -34,9 +38,9 @@ final class Dump {
         this.out = out;
     }
 
-    private static Method library(String c, String name, Class<?> argument) {
+    private static Method library(String c, String name, Class<?>... arguments) {
         try {
-            Method m = Class.forName("io.towa.graph." + c).getDeclaredMethod(name, argument);
+            Method m = Class.forName("io.towa." + c).getDeclaredMethod(name, arguments);
             m.setAccessible(true);
             return m;
         } catch (ReflectiveOperationException e) {
@@ -68,7 +72,7 @@ final class Dump {
             all = new ArrayList<>();
             for (Class<?> k = c; k != null; k = k.getSuperclass()) {
                 for (Field f : k.getDeclaredFields()) {
-                    if (!Modifier.isStatic(f.getModifiers()) && (boolean) DURABLE.invoke(null, f)) {
+                    if (!Modifier.isStatic(f.getModifiers()) && (boolean) KEPT.invoke(null, f, c)) {
                         all.add(f);
                     }
                 }
@@ -118,9 +122,8 @@ final class Dump {
         if (v instanceof Class<?> c) {
             return "class " + c.getName();
         }
-        Object name = NAME.invoke(null, v);
-        if (name != null) {
-            return name.toString();
+        if ((boolean) IS_NAMED.invoke(null, v, INFO.invoke(null, v))) {
+            return new String((byte[]) TEXT.invoke(null, v, NAMED.invoke(null)), StandardCharsets.UTF_8);
         }
         Integer number = seen.get(v);
         if (number == null) {

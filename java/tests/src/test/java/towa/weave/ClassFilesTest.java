@@ -200,7 +200,7 @@ class ClassFilesTest implements Opcodes {
     }
 
     public static class Target { public int x; }
-    public static final Target TARGET = new Target();
+    public static Target target = new Target();
 
     @Test
     void hiddenClassesAreWoven() throws Exception {
@@ -208,17 +208,17 @@ class ClassFilesTest implements Opcodes {
         ClassWriter cw = start(V1_6, name);
         MethodVisitor mv = cw.visitMethod(ACC_PUBLIC, "set", "(I)V", null, null);
         mv.visitCode();
-        mv.visitFieldInsn(GETSTATIC, "towa/weave/ClassFilesTest", "TARGET", 'L' + target + ';');
+        mv.visitFieldInsn(GETSTATIC, "towa/weave/ClassFilesTest", "target", 'L' + target + ';');
         mv.visitVarInsn(ILOAD, 1);
         mv.visitFieldInsn(PUTFIELD, target, "x", "I");
         mv.visitInsn(RETURN);
         end(mv);
         Class<?> c = MethodHandles.lookup().defineHiddenClass(cw.toByteArray(), true).lookupClass();
         Setter s = (Setter) c.getDeclaredConstructor().newInstance();
-        Fixture.hold(TARGET);
+        Fixture.hold(ClassFilesTest.target);
         for (int i = 0; i < 20_000; i++) {
             s.set(i);
-            Fixture.same(TARGET, "hidden class");
+            Fixture.same(ClassFilesTest.target, "hidden class");
         }
         assertTrue(Woven.isUnwoven(c), "a hidden class cannot be named in a file");
         assertThrows(NotDurableException.class, () -> Fixture.hold(s));
