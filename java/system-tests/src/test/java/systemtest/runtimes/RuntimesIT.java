@@ -128,6 +128,15 @@ class RuntimesIT {
     }
 
     @Test
+    void jarThatIsRun() throws Exception {
+        try (Machine m = Machine.startWithout(List.of("-jar", Machine.AGENT.toString()), "explain", "-cp", program(false), "shop.Main", "java.util.Timer")) {
+            assertEquals(1, m.exit(), m::toString);
+            assertTrue(m.lines().contains("  kept              root java.util.List list: by the class of the object in it"), m.lines()::toString);
+            assertTrue(m.lines().contains("2 classes, 1 refused"), m.lines()::toString);
+        }
+    }
+
+    @Test
     void jarOfAnotherName() throws Exception {
         String path = program(false) + ":" + renamed();
         List<String> flags = List.of("-cp", path, agent(renamed()));

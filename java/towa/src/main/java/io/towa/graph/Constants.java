@@ -192,9 +192,7 @@ final class Constants {
         if (name == null || name.indexOf('#') < 0 || o.getClass().isArray()) {
             return null;
         }
-        Field state = Statics.state(o.getClass());
-        return state == null ? null : "it is the constant " + name + ", and has a state that its name does not tell (field " + state.getName()
-            + "): after a restart the program's constant would be another object; make the field final, or refer to it from a durable root";
+        return Statics.refusal(name, o.getClass());
     }
 
     /** What a replica of a constant holds. */

@@ -5,11 +5,11 @@ import io.towa.PoolException.Reason;
 import io.towa.agent.FieldIds;
 import io.towa.agent.RootFields;
 import io.towa.medium.Nvm;
+import io.towa.policy.Policy;
 import io.towa.pool.Records;
 import io.towa.pool.UndoLog;
 import java.lang.ref.WeakReference;
 import java.lang.reflect.Field;
-import java.lang.reflect.Modifier;
 import java.util.ArrayList;
 import java.util.List;
 import jdk.internal.misc.Unsafe;
@@ -233,9 +233,9 @@ final class Roots {
             // Where every static field is a root the first class of a name has it.
             return null;
         }
-        if (annotated && Modifier.isFinal(f.getModifiers()) || f.getType().isPrimitive()) {
-            throw new PoolException(Reason.CHANGED_CLASS, c.getName() + "." + f.getName()
-                + " cannot be a durable root: it must be of reference type and not final, for recovery sets it");
+        String refusal = Policy.rootRefusal(f, annotated);
+        if (refusal != null) {
+            throw new PoolException(Reason.CHANGED_CLASS, refusal);
         }
         Root root = new Root(c, f);
         root.record = find(root);

@@ -32,8 +32,17 @@ public final class Canonical {
 
     /** Whether instances of {@code c} may be canonical. */
     public static boolean may(Class<?> c) {
-        return c.getClassLoader() != null && !c.isArray() && Serializable.class.isAssignableFrom(c)
-            && (find(c, "readResolve") != null || find(c, "writeReplace") != null);
+        return finder(c) != null;
+    }
+
+    /** The method by which instances of {@code c} may be found again, as {@code Symbol.readResolve}; null: there is none. */
+    static String finder(Class<?> c) {
+        if (c.getClassLoader() == null || c.isArray() || !Serializable.class.isAssignableFrom(c)) {
+            return null;
+        }
+        Method m = find(c, "writeReplace");
+        m = m != null ? m : find(c, "readResolve");
+        return m == null ? null : m.getDeclaringClass().getName() + "." + m.getName();
     }
 
     /** The method of that name that serialisation calls for an instance of {@code c}: its own, or one inherited that it can see. */

@@ -2,6 +2,8 @@ package io.towa.policy;
 
 import io.towa.agent.Woven;
 import io.towa.pool.Layout;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 
 /**
  * What can be durable: data. Application classes, records, enums, arrays, and of the JDK its values and collections. What stands for
@@ -26,6 +28,9 @@ public final class Policy {
         java.util.concurrent.locks.StampedLock.class, java.util.Timer.class, java.util.ServiceLoader.class, java.util.WeakHashMap.class,
         java.util.ResourceBundle.class, java.security.SecureRandom.class, java.util.concurrent.SynchronousQueue.class,
         java.util.concurrent.LinkedTransferQueue.class, StackWalker.class, ProcessBuilder.class};
+
+    /** Why a lambda is refused. */
+    static final String LAMBDA = "a lambda or hidden class cannot be found again by name; use a named class";
 
     private Policy() {}
 
@@ -58,7 +63,7 @@ public final class Policy {
             return null;
         }
         if (c.isHidden() || c.isSynthetic() && c.getName().contains("$$Lambda")) {
-            return "a lambda or hidden class cannot be found again by name; use a named class";
+            return LAMBDA;
         }
         if (c.getName().equals("io.towa.graph.Unloaded")) {
             return "the value of this OnDemand was not loaded before its pool was closed";
@@ -76,6 +81,18 @@ public final class Policy {
         return null;
     }
 
+    /**
+     * Why a static field cannot be a durable root; null if it can.
+     *
+     * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
+     */
+    public static String rootRefusal(Field f, boolean annotated) {
+        if (!f.getType().isPrimitive() && !(annotated && Modifier.isFinal(f.getModifiers()))) {
+            return null;
+        }
+        return f.getDeclaringClass().getName() + "." + f.getName() + " cannot be a durable root: it must be of reference type and not final, for recovery sets it";
+    }
+
     /** Whether code of the program says which hash codes instances of {@code c} have. */
     public static boolean hashesItself(Class<?> c) {
         try {
@@ -85,7 +102,8 @@ public final class Policy {
         }
     }
 
-    private static boolean isRefused(Class<?> c) {
+    /** Whether every instance of {@code c}, also of a class below it, is refused. */
+    static boolean isRefused(Class<?> c) {
         for (int i = 0; i < REFUSED.length; i++) {
             if (REFUSED[i].isAssignableFrom(c)) {
                 return true;

@@ -62,13 +62,17 @@ public final class Statics {
     /** Whether {@code o}, which a static final field of {@code holder} holds, is a constant. */
     public static boolean isConstant(Object o, Class<?> holder) {
         Class<?> c = o.getClass();
-        if (c.isArray()) {
-            return java.lang.reflect.Array.getLength(o) == 0;
-        }
-        if (o instanceof String || o instanceof Enum || o instanceof Class || o instanceof Number && c.getName().startsWith("java.lang.") || c.isHidden()) {
+        return c.isArray() ? java.lang.reflect.Array.getLength(o) == 0 : areConstants(c, holder);
+    }
+
+    /** Whether instances of {@code c}, which is no array, are constants if a static final field of {@code holder} holds them. */
+    public static boolean areConstants(Class<?> c, Class<?> holder) {
+        if (c == String.class || Enum.class.isAssignableFrom(c) || c == Class.class
+            || Number.class.isAssignableFrom(c) && c.getName().startsWith("java.lang.") || c.isHidden()) {
             return false;
         }
-        return holder.getClassLoader() == null || c == Object.class || holder.isInstance(o) || c.getClassLoader() != null && outermost(c) == outermost(holder);
+        return holder.getClassLoader() == null || c == Object.class || holder.isAssignableFrom(c)
+            || c.getClassLoader() != null && outermost(c) == outermost(holder);
     }
 
     private static Class<?> outermost(Class<?> c) {
@@ -83,11 +87,18 @@ public final class Statics {
         return k;
     }
 
+    /** Why a constant of class {@code c}, which {@code name} (as {@code CLASS#FIELD}) finds, cannot be durable; null if it can. */
+    public static String refusal(String name, Class<?> c) {
+        Field state = state(c);
+        return state == null ? null : "it is the constant " + name + ", and has a state that its name does not tell (field " + state.getName()
+            + "): after a restart the program's constant would be another object; make the field final, or refer to it from a durable root";
+    }
+
     /**
      * A field that can be changed after construction, and is data: a constant with one has a state that its name does not tell. Of the JDK's constants, none: they
      * cache at most. Null: there is none.
      */
-    public static Field state(Class<?> c) {
+    private static Field state(Class<?> c) {
         if (c.getClassLoader() == null) {
             return null;
         }
