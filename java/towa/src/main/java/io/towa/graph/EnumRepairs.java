@@ -69,7 +69,7 @@ final class EnumRepairs {
         return ((Enum<?>) saved[i]).ordinal();
     }
 
-    private static Class<?> type(String name) {
+    static Class<?> type(String name) {
         try {
             return Class.forName(name, false, null);
         } catch (ClassNotFoundException e) {

@@ -57,7 +57,7 @@ final class Repairs {
         return ConcurrentHashMap.class.isAssignableFrom(c) || MapRepairs.isTransient(c) || LinkedBlockingQueue.class.isAssignableFrom(c)
             || LinkedBlockingDeque.class.isAssignableFrom(c) || ArrayBlockingQueue.class.isAssignableFrom(c) || HashMap.class.isAssignableFrom(c)
             || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class
-            || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c);
+            || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c) || ZoneRepairs.isSuspect(c);
     }
 
     /**
@@ -67,6 +67,7 @@ final class Repairs {
     void run(boolean rehash, List<RecoveryWorker.Gone> gone) {
         MapRepairs maps = new MapRepairs(this, suspects);
         EnumRepairs enums = new EnumRepairs(this, gone);
+        ZoneRepairs zones = new ZoneRepairs(this);
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
             if (o instanceof LinkedBlockingQueue) {
@@ -77,11 +78,14 @@ final class Repairs {
                 arrayQueue(o);
             } else if (EnumRepairs.isSuspect(o.getClass())) {
                 enums.look(o);
+            } else if (ZoneRepairs.isSuspect(o.getClass())) {
+                zones.look(o);
             } else {
                 maps.look(o, rehash);
             }
         }
         enums.requireRest();
+        zones.calendars();
     }
 
     boolean any() {
@@ -165,6 +169,13 @@ final class Repairs {
         if (U.getInt(o, offset) != v) {
             U.putInt(o, offset, v);
             changes.add(new Change(o, offset, 4));
+        }
+    }
+
+    void putByte(Object o, long offset, byte v) {
+        if (U.getByte(o, offset) != v) {
+            U.putByte(o, offset, v);
+            changes.add(new Change(o, offset, 1));
         }
     }
 
