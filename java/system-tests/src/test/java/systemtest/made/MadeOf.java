@@ -106,6 +106,13 @@ final class MadeOf {
         }
     }
 
+    /** Its initialiser runs when the constant is asked for, long after another circle was seen. */
+    interface Round {
+        Round UNIT = new Circle(1);
+    }
+
+    record Circle(int radius) implements Round {}
+
     static final class Account {
         static final Account BANK = new Account();
         long balance;
@@ -250,6 +257,8 @@ final class MadeOf {
         root.put("replaced content", replaced.content);
         root.put("plain", new Plain());
         root.put("view", new View(new int[] {4}));
+        root.put("circle", new Circle(2));
+        root.put("unit", Round.UNIT);
         root.put("chained", new Chained(new Link(1, new Link(2, null))));
         root.put("pattern", Pattern.compile("a.b", Pattern.DOTALL));
         Money money = new Money(5);
@@ -297,6 +306,7 @@ final class MadeOf {
         check("content of what is replaced", root.get("replaced content").equals(((Replaced) root.get("replaced")).content));
         Plain plain = (Plain) root.get("plain");
         check("what is left out", plain.worker == null && plain.other == null && plain.kept == 3);
+        check("a constant that was made late", root.get("unit") == Round.UNIT && ((Circle) root.get("circle")).radius == 2);
         check("a final field of a node", ((Chained) root.get("chained")).first.next.value == 2);
         check("a view's final field", ((View) root.get("view")).of[0] == 4);
         Pattern p = (Pattern) root.get("pattern");

@@ -51,8 +51,8 @@ final class ClassInfo {
      * its name: the program asked for it before. So it will be another in the next run.
      */
     final boolean hashVaries;
-    /** All static fields that may hold constants of this class have been looked at. */
-    volatile boolean learnt;
+    /** Classes that may yet come to hold constants which instances are. */
+    volatile Constants.Holder[] unlearnt = {};
     /** Its barriers are on. */
     volatile boolean turnedOn;
 

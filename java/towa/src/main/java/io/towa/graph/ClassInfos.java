@@ -39,7 +39,7 @@ final class ClassInfos {
         try {
             // Outside the lock: it may load classes.
             ClassInfo made = new ClassInfo(c);
-            made.learnt = Constants.learn(c);
+            made.unlearnt = Constants.learn(c);
             return add(c, made);
         } finally {
             Gate.unpin();

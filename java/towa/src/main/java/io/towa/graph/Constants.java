@@ -11,7 +11,10 @@ import io.towa.policy.Values;
 import io.towa.pool.Layout;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -46,49 +49,104 @@ final class Constants {
     }
 
     private static volatile Table table = new Table(1 << 12);
-    private static final java.util.HashSet<Class<?>> LEARNT = new java.util.HashSet<>();
+    /** And the lock for what is entered. */
+    private static final HashMap<Class<?>, Holder> HOLDERS = new HashMap<>();
     private static int count;
 
     private Constants() {}
 
+    /** The static fields of one class that may hold constants. */
+    static final class Holder {
+        private final Class<?> type;
+        private final Field[] fields;
+        private final Object[] bases;
+        private final long[] offsets;
+        /** All that they will ever hold is known. */
+        private volatile boolean done;
+
+        private Holder(Class<?> type) {
+            this.type = type;
+            List<Field> may = new ArrayList<>();
+            Field[] all = type.getDeclaredFields();
+            for (int i = 0; i < all.length; i++) {
+                if (Statics.mayHold(all[i])) {
+                    may.add(all[i]);
+                }
+            }
+            fields = may.toArray(new Field[0]);
+            bases = new Object[fields.length];
+            offsets = new long[fields.length];
+            for (int i = 0; i < fields.length; i++) {
+                bases[i] = U.staticFieldBase(fields[i]);
+                offsets[i] = U.staticFieldOffset(fields[i]);
+            }
+            done = fields.length == 0;
+        }
+
+        /** Whether its initialiser has stored nothing yet. Reading a field by its offset does not run it. */
+        private boolean isUntouched() {
+            for (int i = 0; i < offsets.length; i++) {
+                if (U.getReferenceVolatile(bases[i], offsets[i]) != null) {
+                    return false;
+                }
+            }
+            return U.shouldBeInitialized(type);
+        }
+
+        /** Under the lock. */
+        private void learn() {
+            boolean initialised = !U.shouldBeInitialized(type);
+            for (int i = 0; i < offsets.length; i++) {
+                Object o = U.getReferenceVolatile(bases[i], offsets[i]);
+                if (o != null && Statics.isConstant(o, type) && name(o) == null) {
+                    enter(o, type.getName() + "#" + fields[i].getName());
+                }
+            }
+            done = initialised;
+        }
+    }
+
     /**
      * Learns the constants that instances of {@code c} may be, or refer to.
      *
-     * @return whether there is nothing left to learn: a class whose initialiser runs, or has not run, may hold some later
+     * @return who may hold more later: a class whose initialiser runs, or has not run
      */
-    static boolean learn(Class<?> c) {
-        java.util.List<Class<?>> holders = Statics.holders(c);
-        boolean all = true;
-        synchronized (LEARNT) {
-            for (int i = 0; i < holders.size(); i++) {
-                Class<?> k = holders.get(i);
-                if (LEARNT.contains(k)) {
-                    continue;
+    static Holder[] learn(Class<?> c) {
+        List<Class<?>> types = Statics.holders(c);
+        Holder[] all = new Holder[types.size()];
+        synchronized (HOLDERS) {
+            for (int i = 0; i < all.length; i++) {
+                all[i] = HOLDERS.get(types.get(i));
+                if (all[i] == null) {
+                    all[i] = new Holder(types.get(i));
+                    HOLDERS.put(types.get(i), all[i]);
                 }
-                // Reading a field by its offset runs no initialiser.
-                if (U.shouldBeInitialized(k)) {
-                    all &= k.isInterface();
-                } else {
-                    LEARNT.add(k);
-                }
-                learnOne(k);
             }
         }
-        return all;
+        return learn(all);
     }
 
-    private static void learnOne(Class<?> c) {
-        Field[] fields = c.getDeclaredFields();
-        for (int i = 0; i < fields.length; i++) {
-            Field f = fields[i];
-            if (!Statics.mayHold(f)) {
-                continue;
-            }
-            Object o = U.getReference(U.staticFieldBase(f), U.staticFieldOffset(f));
-            if (o != null && Statics.isConstant(o, c) && name(o) == null) {
-                enter(o, c.getName() + "#" + f.getName());
+    /** At each promotion, so that nothing is done while nothing has happened. */
+    private static Holder[] learn(Holder[] left) {
+        boolean same = true;
+        for (int i = 0; i < left.length && same; i++) {
+            same = !left[i].done && left[i].isUntouched();
+        }
+        if (same) {
+            return left;
+        }
+        List<Holder> still = new ArrayList<>();
+        synchronized (HOLDERS) {
+            for (int i = 0; i < left.length; i++) {
+                if (!left[i].done) {
+                    left[i].learn();
+                }
+                if (!left[i].done) {
+                    still.add(left[i]);
+                }
             }
         }
+        return still.toArray(new Holder[0]);
     }
 
     private static void enter(Object o, String name) {
@@ -157,8 +215,9 @@ final class Constants {
 
     /** Whether {@code o} is kept by its name, not by its fields. */
     static boolean isNamed(Object o, ClassInfo info) {
-        if (!info.learnt) {
-            info.learnt = learn(info.type);
+        Holder[] left = info.unlearnt;
+        if (left.length != 0) {
+            info.unlearnt = learn(left);
         }
         if (name(o) != null) {
             return true;
@@ -178,7 +237,7 @@ final class Constants {
         if (text == null) {
             return false;
         }
-        synchronized (LEARNT) {
+        synchronized (HOLDERS) {
             if (name(o) == null) {
                 enter(o, text);
             }
@@ -279,7 +338,7 @@ final class Constants {
     }
 
     private static void remember(Object o, String name) {
-        synchronized (LEARNT) {
+        synchronized (HOLDERS) {
             if (o != null && name(o) == null) {
                 enter(o, name);
             }
