@@ -57,6 +57,8 @@ pub(crate) struct Engine {
     pub urgent: AtomicBool,
     /// A lazily opened working copy on its way to anonymous memory.
     pub warming: Option<Warming>,
+    /// The durable epoch when memory was last released: what was free then can be released now.
+    pub releasable: AtomicU64,
     pub markers: Option<Markers>,
     pub forgotten: Mutex<Vec<ForgottenMark>>,
 }
@@ -114,6 +116,7 @@ impl Engine {
             cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             urgent: AtomicBool::new(false),
             warming: heap.lazy_part().map(Warming::new),
+            releasable: AtomicU64::new(0),
             markers: options.detect_forgotten_marks.then(Markers::default),
             forgotten: Mutex::default(),
             heap,

@@ -7,6 +7,8 @@
 //! - Between `clear` and `settle` of one window every transaction that ran at `clear` has ended; and the transaction
 //!   that makes free chunks of a window begins after the window was seen to be free. Both are looked after here.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use towa_heap::alloc::{CHUNK, Inspected, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
 pub use towa_heap::alloc::{Space, Survey};
 
@@ -14,6 +16,7 @@ use crate::grace::Grace;
 use crate::pool::Pool;
 use crate::thread::Thread;
 use crate::tx::Marks;
+use crate::warming::Warming;
 use crate::{Error, Result};
 
 /// Blocks of a window that are looked at at once: some tenths of a millisecond. Few in debug builds, so that tests go on with the next.
@@ -76,18 +79,22 @@ impl Pool {
         self.engine().heap.allocator().set_bound(bytes);
     }
 
-    /// Gives memory of free chunks back to the system, at least `bytes` where there is as much; how much that was. For a program that
-    /// needs much less of a heap than it did: space that is to be used again is asked for again.
+    /// Gives memory of free chunks back to the system, at least `bytes` where there is as much, and what was taken ahead of the heap's growth.
+    /// Returns how many bytes of free chunks it was. For a program that needs much less of a heap than it did: space that is to be used again is
+    /// asked for again.
     ///
-    /// Nothing while a pool that was opened lazily is still being read in, and none of chunks that were freed since the durable epoch. Of a
-    /// pool with a copy beside its image, memory of the copy.
+    /// Chunks count that were free, and durably so, at the call before this one: so a look at a block that was freed in between, as
+    /// [`sample`](Self::sample) gives it, meets the block's memory. Of a pool with a copy beside its image, memory of the copy is given
+    /// back. Nothing in a forked child, and where forgotten marks are looked for.
     pub fn release_memory(&self, bytes: u64) -> u64 {
         let engine = self.engine();
-        if engine.warming.as_ref().is_some_and(|warming| !warming.is_finished()) {
+        if engine.is_forked() || engine.markers.is_some() {
             return 0;
         }
-        let durable = if self.medium().is_none() { u64::MAX } else { self.durable_epoch() };
-        engine.heap.release_memory(durable, bytes)
+        let durable = if self.medium().is_none() { engine.clock.epoch() } else { self.durable_epoch() };
+        let before = engine.releasable.swap(durable, Relaxed);
+        let _still = engine.warming.as_ref().map(Warming::hold);
+        engine.heap.release_memory(before, bytes)
     }
 
     /// Bytes of chunks that may still come into use.

@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use towa_media::Mapping;
 
 use crate::engine::Engine;
@@ -29,6 +30,9 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Chunks offered at a time.
 const BATCH: usize = 64;
 
+/// How long warming waits for a heap beyond its bound that does not shrink.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 const MAPPED: u8 = 0;
 const OFFERED: u8 = 1;
 const COPYING: u8 = 2;
@@ -40,13 +44,20 @@ pub(crate) struct Warming {
     chunk_len: usize,
     chunks: Vec<AtomicU8>,
     finished: AtomicBool,
+    /// Held while a chunk is moved, and while memory is given back.
+    moving: Mutex<()>,
 }
 
 impl Warming {
     pub fn new(lazy_part: &Mapping) -> Warming {
         let chunk_len = lazy_part.len().div_ceil(CHUNKS_MAX).next_multiple_of(HUGE_PAGE);
         let chunks = lazy_part.len().div_ceil(chunk_len);
-        Warming { chunk_len, chunks: (0..chunks).map(|_| AtomicU8::new(MAPPED)).collect(), finished: AtomicBool::new(false) }
+        Warming {
+            chunk_len,
+            chunks: (0..chunks).map(|_| AtomicU8::new(MAPPED)).collect(),
+            finished: AtomicBool::new(false),
+            moving: Mutex::new(()),
+        }
     }
 
     /// Called before lines in heap bytes `from..to` are first marked in an epoch.
@@ -62,9 +73,9 @@ impl Warming {
         }
     }
 
-    /// Whether everything that can be is in anonymous memory.
-    pub fn is_finished(&self) -> bool {
-        self.finished.load(Acquire)
+    /// No chunk is moved while this is held.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock()
     }
 
     /// Share of chunks that are done, in per cent.
@@ -77,14 +88,34 @@ impl Warming {
 /// The background thread: warms everything, then scans the allocator's slabs, then ends.
 pub(crate) fn run(engine: &Engine) {
     let (Some(warming), Some(part)) = (&engine.warming, engine.heap.lazy_part()) else { return };
-    while warm_batch(engine, warming, part) {
+    loop {
+        wait_while_it_shrinks(engine);
+        let has_more = warm_batch(engine, warming, part);
         if is_stopped(engine) {
             return;
         }
+        if !has_more {
+            break;
+        }
     }
+    // What was given back in the meantime may have been moved, too.
+    engine.heap.allocator().forget_backing(false);
     warming.finished.store(true, Release);
     while !is_stopped(engine) && engine.heap.allocator().warm(64) {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns when the heap is within its bound, or does not come nearer to it any more: what is to be given up need not be moved.
+fn wait_while_it_shrinks(engine: &Engine) {
+    let allocator = engine.heap.allocator();
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    while allocator.is_beyond_bound() && !is_stopped(engine) && since.elapsed() < PATIENCE {
+        let in_use = allocator.space().in_use;
+        if in_use < least {
+            (least, since) = (in_use, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -104,7 +135,10 @@ fn warm_batch(engine: &Engine, warming: &Warming, part: &Mapping) -> bool {
     for &i in &offered {
         if !seen || is_stopped(engine) {
             let _ = warming.chunks[i].compare_exchange(OFFERED, MAPPED, AcqRel, Acquire);
-        } else if warming.chunks[i].compare_exchange(OFFERED, COPYING, AcqRel, Acquire).is_ok() {
+            continue;
+        }
+        let _still = warming.hold();
+        if warming.chunks[i].compare_exchange(OFFERED, COPYING, AcqRel, Acquire).is_ok() {
             let moved = move_chunk(part, i * warming.chunk_len, warming.chunk_len);
             warming.chunks[i].store(if moved { DONE } else { MAPPED }, Release);
             if !moved {

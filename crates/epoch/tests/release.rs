@@ -101,8 +101,10 @@ fn memory_of_free_chunks_goes_and_comes_back() {
         let (before, image) = (resident(&pool), image_bytes(dir.path()));
         assert!(before > 55 << 20, "{what}: {before}");
         free_most(&pool, &mut thread);
-        assert!(pool.release_memory(u64::MAX) < 8 << 20, "{what}: the epoch that freed them is not durable");
-        pool.checkpoint().unwrap();
+        for when in ["not durable", "durable, and was not at the call before"] {
+            assert!(pool.release_memory(u64::MAX) < 8 << 20, "{what}: the epoch that freed them is {when}");
+            pool.checkpoint().unwrap();
+        }
         let released = pool.release_memory(u64::MAX);
         assert!(released > 45 << 20, "{what}: {released}");
         let after = resident(&pool);
@@ -115,7 +117,7 @@ fn memory_of_free_chunks_goes_and_comes_back() {
         let pool = Pool::open(dir.path(), &options(medium, in_place)).unwrap();
         assert_eq!(image_bytes(dir.path()) + (45 << 20) < image, in_place, "{what}: the image after a start");
         let space = pool.space();
-        assert_eq!(space.resident == space.in_use, in_place, "{what}: {space:?}");
+        assert!(space.resident >= space.in_use + (45 << 20), "{what}: what has memory is not known after a start: {space:?}");
         check(&pool);
         let mut thread = pool.register().unwrap();
         let kept = list(&pool);

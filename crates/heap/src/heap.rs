@@ -82,8 +82,9 @@ impl Heap {
         &self.allocator
     }
 
-    /// Gives back memory of free chunks, at least `bytes` where there is as much; how much that was. `durable` is an epoch that is. Of a
-    /// copied image nothing is given back, and of the working copy all.
+    /// Gives back the memory of free chunks, at least `bytes` of it where there is as much, and of all that lies beyond the frontier. Returns how
+    /// many bytes of free chunks it was. Chunks count that were free in `durable`, a durable epoch. An image beside a working copy keeps its
+    /// memory.
     pub fn release_memory(&self, durable: u64, bytes: u64) -> u64 {
         let release = |range: Range<u64>| {
             let released = match &self.store {
@@ -93,10 +94,8 @@ impl Heap {
                 // SAFETY: the chunks are free in every state of the heap that may come, and out of the allocator's pool.
                 _ => unsafe { self.working.release(range) },
             };
-            // Then it stays where it is, which harms nothing.
-            if let Err(why) = released {
-                log::warn!("{}: {why}", self.location());
-            }
+            // It stays where it is, which harms nothing.
+            released.inspect_err(|why| log::warn!("{}: {why}", self.location())).is_ok()
         };
         self.allocator.release_memory(durable, bytes, release)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use towa_media::{Access, Durability, Kind, LINE, Lock, Mapping, Medium, Region};
+use towa_media::{Access, Durability, Kind, LINE, Lock, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::{check_heap_len, check_in_place};
@@ -131,7 +131,7 @@ impl Heap {
     /// A heap that keeps nothing. `prefault`: as in [`OpenOptions`].
     pub fn volatile(heap_len: u64, prefault: bool) -> Result<Heap> {
         let len = check_heap_len(heap_len)?;
-        let working = Working { mapped: None, in_place: None, anonymous: Mapping::anonymous(None, len as usize, true)? };
+        let working = Working::volatile(len)?;
         working.begin_empty();
         if prefault {
             working.prefault()?;
@@ -234,7 +234,7 @@ impl Heap {
         for row in self.allocator.rows_in_use() {
             self.image().reserve(row.start, row.end - row.start)?;
         }
-        self.allocator.hollow_out();
+        self.allocator.forget_backing(true);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use towa_media::{Mapping, Region};
 
@@ -23,6 +24,8 @@ pub(crate) struct Working {
     /// The image itself, all of it, of a heap in place.
     pub in_place: Option<Mapping>,
     pub anonymous: Mapping,
+    /// Memory of it was given back, so huge pages are no longer wished for: the kernel would fill the gaps with them.
+    pub has_gaps: AtomicBool,
 }
 
 impl Working {
@@ -41,6 +44,15 @@ impl Working {
         Self::map(None, sb, 0)
     }
 
+    /// Of a heap that keeps nothing, anywhere.
+    pub fn volatile(len: u64) -> Result<Working> {
+        Ok(Self::of(None, None, Mapping::anonymous(None, len as usize, true)?))
+    }
+
+    fn of(mapped: Option<Mapping>, in_place: Option<Mapping>, anonymous: Mapping) -> Working {
+        Working { mapped, in_place, anonymous, has_gaps: AtomicBool::new(false) }
+    }
+
     /// The first `mapped_len` bytes come from `image` as touched.
     fn lazy(image: &dyn Region, sb: &Superblock, mapped_len: u64) -> Result<Working> {
         let mapped = Mapping::private(image, Some(sb.base as usize), mapped_len as usize)?;
@@ -52,14 +64,14 @@ impl Working {
         let rest = (sb.heap_len - mapped_len) as usize;
         // A full heap leaves nothing to the anonymous part; one page beyond the end keeps the type simple and harms nobody.
         let anonymous = Mapping::anonymous(Some(base + mapped_len as usize), rest.max(towa_media::PAGE), true)?;
-        Ok(Working { mapped, in_place: None, anonymous })
+        Ok(Self::of(mapped, None, anonymous))
     }
 
     /// The image itself: what is stored there is in the pool.
     pub fn in_place(image: &dyn Region, sb: &Superblock) -> Result<Working> {
         let mapped = Mapping::shared_at(image, sb.base as usize, sb.heap_len as usize)?;
         // One page, as in `map`.
-        Ok(Working { mapped: None, in_place: Some(mapped), anonymous: Mapping::anonymous(None, towa_media::PAGE, false)? })
+        Ok(Self::of(None, Some(mapped), Mapping::anonymous(None, towa_media::PAGE, false)?))
     }
 
     /// Writes what a new heap begins with, where there is no image to load it from.
@@ -79,6 +91,9 @@ impl Working {
     /// # Safety
     /// As for [`Mapping::release`].
     pub unsafe fn release(&self, range: Range<u64>) -> Result<()> {
+        if !self.has_gaps.swap(true, Relaxed) {
+            self.mapped.iter().chain([&self.anonymous]).for_each(Mapping::avoid_huge_pages);
+        }
         let (from, to) = (range.start as usize, range.end as usize);
         let border = self.mapped.as_ref().map_or(0, Mapping::len);
         if let Some(mapped) = self.mapped.as_ref().filter(|_| from < border) {

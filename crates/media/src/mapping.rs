@@ -226,6 +226,11 @@ impl Mapping {
         populate(first, len).map_err(|source| Error::Io { location: describe(first.addr(), len), doing, source })
     }
 
+    /// Wishes for no huge pages from here on. Those that are there stay.
+    pub fn avoid_huge_pages(&self) {
+        self.advise(0, self.len, libc::MADV_NOHUGEPAGE);
+    }
+
     /// Gives the memory of the whole pages in `off..off + len` back. Then they read as zeros, or as the file behind a private mapping.
     ///
     /// # Safety

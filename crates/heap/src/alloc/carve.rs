@@ -6,7 +6,7 @@
 //! slab is evacuated.
 //!
 //! Locks: a class's lock and the runs' lock are never held together; no lock of another class is taken under one.
-//! A run's header is written before the run is given to the pool, a remainder's under the pool's lock.
+//! A run's header is written before the run is given to the pool, a remainder's, too. Space is provided again without the lock.
 
 use super::cache::{Cache, Journal, Spare, batch};
 use super::header::{Kind, Line, RunHeader, Seen, SlabKey};
@@ -192,7 +192,7 @@ impl Allocator {
         let large = place.filter(|&(off, chunk)| off == self.geo.offset(chunk) && matches!(self.table.get(chunk), Entry::Large));
         let Some((_, chunk)) = large else { refuse(addr, Seen::Unwritten) };
         match self.run_header(chunk) {
-            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run { chunk, len, epoch: 0, clean: false, hollow: false },
+            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run::solid(chunk, len, 0, false),
             Ok(Some(RunHeader { kind: Kind::Free, len, .. })) => refuse(addr, Seen::Free(len as usize * CHUNK as usize)),
             Err(why) => refuse(addr, Seen::Damaged(why)),
             _ => refuse(addr, Seen::Unwritten),
@@ -218,26 +218,23 @@ impl Allocator {
             let fit = journal.runs.iter().enumerate().filter(|(_, run)| run.len >= len).min_by_key(|(_, run)| run.len);
             if let Some((at, _)) = fit {
                 let run = journal.runs.swap_remove(at);
-                return self.split(Some(journal), m, run, len, None);
+                return self.split(Some(journal), m, run, len);
             }
         }
         if let Some(run) = cache.granted.take_if(|run| run.len >= len && run.epoch <= epoch) {
-            return self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut self.runs.lock()));
+            return self.split(cache.journal.as_deref_mut(), m, run, len);
         }
         loop {
             let mut runs = self.runs.lock();
-            if self.is_within_bound(cache, &runs, len)
-                && let Some(run) = runs.take(len, epoch)
-            {
-                return self.split(cache.journal.as_deref_mut(), m, run, len, Some(&mut runs));
-            }
+            let run = if self.is_within_bound(cache, &runs, len) { runs.take(len, epoch) } else { None };
             drop(runs);
+            if let Some(run) = run.and_then(|run| self.split(cache.journal.as_deref_mut(), m, run, len)) {
+                return Some(run);
+            }
             // A slab given up by an undoable transaction goes to its journal, where only a fitting one is of use.
             if let Some(run) = self.give_up_one(cache, m) {
                 match &mut cache.journal {
-                    Some(journal) if run.len >= len => {
-                        return self.split(Some(journal), m, run, len, None);
-                    }
+                    Some(journal) if run.len >= len => return self.split(Some(journal), m, run, len),
                     Some(journal) => journal.runs.push(run),
                     None => self.runs.lock().insert(run),
                 }
@@ -252,29 +249,28 @@ impl Allocator {
         cache.unbounded || u64::from(runs.in_use()) + u64::from(len) <= u64::from(self.bound.load(Relaxed))
     }
 
-    /// Cuts `len` chunks off the front of `run`, with space behind them, and gives what remains to the journal, or to the pool. `None`
-    /// if there is no space; then that is all of it.
-    fn split<M: Marker>(&self, journal: Option<&mut Journal>, m: &M, run: Run, len: u32, pool: Option<&mut Runs>) -> Option<Run> {
-        let keep = |journal: Option<&mut Journal>, rest: Run| match (journal, pool) {
-            (Some(journal), _) => journal.runs.push(rest),
-            (None, Some(pool)) => pool.insert(rest),
-            (None, None) => unreachable!("held runs belong to a journal"),
+    /// Cuts `len` chunks off the front of a run that is out of the pool, with space behind them. What remains gets its header, and goes to the
+    /// journal or into the pool. `None` if there is no space for them; then all of the run goes there.
+    fn split<M: Marker>(&self, mut journal: Option<&mut Journal>, m: &M, run: Run, len: u32) -> Option<Run> {
+        let keep = |journal: Option<&mut Journal>, rest: Run| match journal {
+            Some(journal) => journal.runs.push(rest),
+            None => self.runs.lock().insert(rest),
         };
         if run.hollow && (self.provide)(self.geo.offset(run.chunk)..self.geo.offset(run.chunk + len)).is_err() {
             keep(journal, run);
             return None;
         }
         if run.len > len {
-            let rest = Run { chunk: run.chunk + len, len: run.len - len, epoch: m.epoch(), ..run };
+            let rest_len = run.len - len;
+            let rest = Run { chunk: run.chunk + len, len: rest_len, epoch: m.epoch(), backed: run.backed.min(rest_len), ..run };
             let header = RunHeader { kind: Kind::Free, len: rest.len, clean: rest.clean };
             self.put_header(m, rest.chunk, header);
-            let mut journal = journal;
             if let Some(journal) = &mut journal {
                 journal.headers.push((rest.chunk, header));
             }
             keep(journal, rest);
         }
-        Some(Run { len, hollow: false, ..run })
+        Some(Run::solid(run.chunk, len, run.epoch, run.clean))
     }
 
     /// Takes `len` chunks at the frontier, with the free run that ends there.
@@ -295,7 +291,8 @@ impl Allocator {
         if let Some(tail) = tail.filter(|tail| tail.hollow) {
             (self.provide)(self.geo.offset(tail.chunk)..self.geo.offset(tail.chunk + tail.len)).ok()?;
         }
-        let run = Run { hollow: false, ..runs.extend(tail, more) };
+        let run = runs.extend(tail, more);
+        let run = Run::solid(run.chunk, run.len, run.epoch, run.clean);
         self.frontier.store(self.geo.offset(runs.frontier), Release);
         Some(run)
     }
@@ -333,7 +330,7 @@ impl Allocator {
             if let Some(journal) = &mut cache.journal {
                 journal.headers.push((chunk, header));
             }
-            return Some(Run { chunk, len, epoch: m.epoch(), clean: false, hollow: false });
+            return Some(Run::solid(chunk, len, m.epoch(), false));
         }
         None
     }

@@ -251,7 +251,7 @@ impl Allocator {
         self.table.clear(slab.head, len);
         drop(central);
         self.put_header(m, slab.head, RunHeader { kind: Kind::Free, len, clean: false });
-        Some(Run { chunk: slab.head, len, epoch, clean: false, hollow: false })
+        Some(Run::solid(slab.head, len, epoch, false))
     }
 
     /// Ends an evacuation whose window is settled: its chunks are for this thread's next allocation that needs chunks.

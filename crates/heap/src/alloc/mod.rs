@@ -31,7 +31,6 @@ mod cache;
 mod carve;
 mod check;
 mod evacuate;
-
 mod header;
 mod journal;
 mod layout;
@@ -246,7 +245,7 @@ impl Allocator {
 
     /// Provides space for `bytes` beyond the frontier now, so that no allocation has to wait for it. For the background.
     pub fn provide_ahead(&self, bytes: u64) -> Result<(), Full> {
-        // Beyond the bound nothing is carved but by threads that it is not for, and where chunks lie scattered.
+        // Only threads that the bound is not for carve beyond it, and heaps whose free chunks lie scattered.
         let end = self.geo.offset(self.geo.chunks.min(self.bound.load(Relaxed)));
         let upto = self.frontier().saturating_add(bytes).min(end);
         let (provided, releases) = {

@@ -168,8 +168,8 @@ impl Opened {
         match kind {
             Kind::Free | Kind::Unwritten => {
                 let before = self.free.take();
-                let run = before.unwrap_or(Run { chunk, len: 0, epoch: 0, clean: true, hollow: false });
-                self.free = Some(Run { len: run.len + len, clean: run.clean && clean, ..run });
+                let run = before.unwrap_or(Run::solid(chunk, 0, 0, true));
+                self.free = Some(Run::solid(run.chunk, run.len + len, 0, run.clean && clean));
                 return;
             }
             Kind::Slab { class, seal } => {

@@ -11,40 +11,49 @@
 //! Beyond the frontier no state has anything. The frontier does not move while the memory there is let go of, for that is done under the
 //! lock of the pool; space that another thread provides in that moment counts as not provided.
 //!
-//! **A crash** at any step leaves a free run, with or without memory: all else is in DRAM. The next process asks which chunks
-//! [have none](Allocator::hollow_out).
+//! **A crash** at any step leaves a free run, with or without memory: all else is in DRAM. The next process finds holes
+//! in the image, and [takes it](Allocator::forget_backing) that each free chunk may be one.
 
 use super::Allocator;
 use super::layout::CHUNK;
 use super::runs::Run;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Allocator {
     /// Calls `let_go` with the offsets of all that lies beyond the frontier, and of free chunks of which no epoch after `durable` has written a
-    /// header, the longest rows first, until these were at least `bytes`, or all. Returns how many bytes they were. Their space is
-    /// provided again before they are used.
-    pub fn release_memory(&self, durable: u64, bytes: u64, mut let_go: impl FnMut(Range<u64>)) -> u64 {
+    /// header, the longest rows first, until these were at least `bytes`, or all, or one was not let go of. Returns how many bytes they were. Their
+    /// space is provided again before they are used.
+    pub fn release_memory(&self, durable: u64, bytes: u64, mut let_go: impl FnMut(Range<u64>) -> bool) -> u64 {
         // An earlier process may have provided more than this one knows of.
         let mut runs = self.runs.lock();
         let (frontier, end) = (self.geo.offset(runs.frontier), self.geo.offset(self.geo.chunks));
-        if frontier < end {
-            let_go(frontier..end);
+        if frontier < end && let_go(frontier..end) {
+            (runs.provided, runs.releases) = (frontier, runs.releases + 1);
         }
-        (runs.provided, runs.releases) = (frontier, runs.releases + 1);
         drop(runs);
-        let mut given = 0;
-        while given < bytes {
-            let Some(run) = self.runs.lock().take_solid(durable) else { break };
-            let_go(self.offsets(run.chunk, run.chunk + run.len));
-            given += u64::from(run.len) * CHUNK;
-            self.runs.lock().insert(Run { hollow: true, ..run });
+        let mut released = 0;
+        while released < bytes {
+            let Some(run) = self.runs.lock().take_out(durable) else { break };
+            let is_gone = let_go(self.offsets(run.chunk, run.chunk + run.len));
+            let backed = if is_gone { 0 } else { run.backed };
+            self.runs.lock().bring_back(Run { hollow: run.hollow | is_gone, backed, ..run });
+            if !is_gone {
+                break;
+            }
+            released += u64::from(run.backed) * CHUNK;
         }
-        given
+        released
     }
 
-    /// Free chunks need have no memory: says the owner of a heap whose earlier process gave some back.
-    pub fn hollow_out(&self) {
-        self.runs.lock().hollow_out();
+    /// Which parts of the free chunks have memory is not known from here on. With `holes`, some may have none.
+    pub fn forget_backing(&self, holes: bool) {
+        self.runs.lock().forget_backing(holes);
+    }
+
+    /// Whether more chunks are in use than the bound allows.
+    pub fn is_beyond_bound(&self) -> bool {
+        self.runs.lock().in_use() > self.bound.load(Relaxed)
     }
 
     /// The offsets of the chunks that are in use, in rows.

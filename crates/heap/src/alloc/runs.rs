@@ -18,8 +18,17 @@ pub(super) struct Run {
     pub(super) epoch: u64,
     /// Never written, see [`RunHeader::clean`](super::header::RunHeader::clean).
     pub(super) clean: bool,
-    /// Its memory was given back, of parts of it at least: space must be provided before it is written.
+    /// Parts of it, or all, may have no memory: space must be provided before it is written.
     pub(super) hollow: bool,
+    /// How many of its chunks may have memory.
+    pub(super) backed: u32,
+}
+
+impl Run {
+    /// One that has all of its memory.
+    pub(super) fn solid(chunk: u32, len: u32, epoch: u64, clean: bool) -> Run {
+        Run { chunk, len, epoch, clean, hollow: false, backed: len }
+    }
 }
 
 /// All free runs below the frontier, and the frontier.
@@ -31,8 +40,10 @@ pub(super) struct Runs {
     pub(super) large: BTreeMap<u32, u32>,
     /// Chunks in the pool.
     free: u32,
-    /// Those of them in hollow runs.
-    hollow: u32,
+    /// Those of them that have no memory.
+    unbacked: u32,
+    /// Free chunks that are out of the pool for a moment, while their memory is released.
+    out: u32,
     /// Large objects that are being evacuated, and their chunks once they are free.
     pub(super) leaving: BTreeMap<u32, Option<Run>>,
     /// First chunk never carved.
@@ -70,19 +81,20 @@ impl Runs {
         self.by_place.insert(run.chunk, run);
         self.by_len.insert((run.len, run.chunk));
         self.free += run.len;
-        self.hollow += if run.hollow { run.len } else { 0 };
+        self.unbacked += run.len - run.backed;
     }
 
     fn remove(&mut self, run: Run) {
         self.free -= run.len;
-        self.hollow -= if run.hollow { run.len } else { 0 };
+        self.unbacked -= run.len - run.backed;
         self.by_place.remove(&run.chunk);
         self.by_len.remove(&(run.len, run.chunk));
     }
 
-    /// Takes the smallest run of at least `len` chunks that a transaction of `epoch` may use.
+    /// Takes the smallest run of at least `len` chunks that a transaction of `epoch` may use: one that has its memory, if there is such a run.
     pub(super) fn take(&mut self, len: u32, epoch: u64) -> Option<Run> {
-        let run = self.by_len.range((len, 0)..).map(|&(_, chunk)| self.by_place[&chunk]).find(|run| run.epoch <= epoch)?;
+        let fits = || self.by_len.range((len, 0)..).map(|&(_, chunk)| self.by_place[&chunk]).filter(|run| run.epoch <= epoch);
+        let run = if self.unbacked > 0 { fits().find(|run| !run.hollow).or_else(|| fits().next()) } else { fits().next() }?;
         self.remove(run);
         Some(run)
     }
@@ -95,7 +107,7 @@ impl Runs {
 
     /// Moves the frontier by `more` chunks and returns the `len` chunks that end there: `tail` (taken out) and the new ones.
     pub(super) fn extend(&mut self, tail: Option<Run>, more: u32) -> Run {
-        let fresh = Run { chunk: self.frontier, len: more, epoch: 0, clean: true, hollow: false };
+        let fresh = Run::solid(self.frontier, more, 0, true);
         self.frontier += more;
         match tail {
             Some(tail) => {
@@ -119,30 +131,40 @@ impl Runs {
 
     /// Chunks below the frontier that are not in the pool.
     pub(super) fn in_use(&self) -> u32 {
-        self.frontier - self.free
+        self.frontier - self.free - self.out
     }
 
     /// Chunks below the frontier that have memory, as far as is known.
     pub(super) fn resident(&self) -> u32 {
-        self.frontier - self.hollow
+        self.frontier - self.unbacked
     }
 
-    /// Takes the longest run that has memory, and whose headers are of `epoch` or an older one.
-    pub(super) fn take_solid(&mut self, epoch: u64) -> Option<Run> {
+    /// Takes the longest run that may have memory, and whose headers are of `epoch` or an older one, out of the pool for a moment.
+    pub(super) fn take_out(&mut self, epoch: u64) -> Option<Run> {
         let longest_first = self.by_len.iter().rev().map(|&(_, chunk)| self.by_place[&chunk]);
-        let run = longest_first.into_iter().find(|run| !run.hollow && run.epoch <= epoch)?;
+        let run = longest_first.into_iter().find(|run| run.backed > 0 && run.epoch <= epoch)?;
         self.remove(run);
+        self.out += run.len;
         Some(run)
     }
 
-    /// No run in the pool need have memory.
-    pub(super) fn hollow_out(&mut self) {
-        self.by_place.values_mut().for_each(|run| run.hollow = true);
-        self.hollow = self.free;
+    /// The run that was taken out comes back.
+    pub(super) fn bring_back(&mut self, run: Run) {
+        self.out -= run.len;
+        self.insert(run);
+    }
+
+    /// Which parts of the free runs have memory is not known. With `holes`, some may have none.
+    pub(super) fn forget_backing(&mut self, holes: bool) {
+        for run in self.by_place.values_mut() {
+            (run.hollow, run.backed) = (run.hollow | holes, run.len);
+        }
+        self.unbacked = 0;
     }
 
     /// The chunks below the frontier that are not in the pool: first one and the one behind the last of each row.
     pub(super) fn rows_in_use(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        debug_assert!(self.out == 0);
         let ends = std::iter::once(0).chain(self.by_place.values().map(|run| run.chunk + run.len));
         let begins = self.by_place.keys().copied().chain(std::iter::once(self.frontier));
         ends.zip(begins).filter(|(from, to)| from < to)
@@ -180,6 +202,7 @@ pub(super) fn join(low: Run, high: Run) -> Run {
         epoch: low.epoch.max(high.epoch),
         clean: low.clean && high.clean,
         hollow: low.hollow || high.hollow,
+        backed: low.backed + high.backed,
     }
 }
 
@@ -188,7 +211,7 @@ mod tests {
     use super::*;
 
     fn run(chunk: u32, len: u32, epoch: u64) -> Run {
-        Run { chunk, len, epoch, clean: true, hollow: false }
+        Run::solid(chunk, len, epoch, true)
     }
 
     #[test]
@@ -222,17 +245,22 @@ mod tests {
         runs.insert(run(5, 4, 3));
         runs.insert(run(12, 3, 2));
         assert_eq!(runs.rows_in_use().collect::<Vec<_>>(), [(2, 5), (9, 12), (15, 20)]);
-        let taken = runs.take_solid(2).unwrap();
+        let taken = runs.take_out(2).unwrap();
         assert_eq!(taken, run(12, 3, 2), "the longest is of a newer epoch");
-        runs.insert(Run { hollow: true, ..taken });
-        assert_eq!((runs.resident(), runs.take_solid(2)), (17, Some(run(0, 2, 1))));
-        assert_eq!(runs.take_solid(2), None);
+        assert_eq!((runs.in_use(), runs.free_chunks()), (11, 6), "it is in no use while it is out");
+        runs.bring_back(Run { hollow: true, backed: 0, ..taken });
+        assert_eq!((runs.resident(), runs.in_use()), (17, 11));
+        assert_eq!(runs.take(3, 3), Some(run(5, 4, 3)), "one with memory comes before a smaller one without");
+        runs.insert(run(5, 4, 3));
+        // It joins one that has none: its own is not forgotten.
         runs.insert(run(9, 3, 2));
-        assert_eq!((runs.resident(), runs.take(10, 3)), (10, Some(Run { hollow: true, ..run(5, 10, 3) })));
-        assert_eq!(runs.resident(), 20);
-        runs.insert(run(5, 10, 3));
-        runs.hollow_out();
-        assert_eq!((runs.resident(), runs.take_solid(3)), (10, None));
+        let joined = Run { hollow: true, backed: 7, ..run(5, 10, 3) };
+        assert_eq!((runs.resident(), runs.take_out(3)), (17, Some(joined)));
+        runs.bring_back(Run { backed: 0, ..joined });
+        assert_eq!((runs.resident(), runs.take_out(3)), (10, Some(run(0, 2, 1))));
+        runs.bring_back(run(0, 2, 1));
+        runs.forget_backing(true);
+        assert_eq!((runs.resident(), runs.take_out(3)), (20, Some(Run { hollow: true, ..run(5, 10, 3) })));
     }
 
     #[test]

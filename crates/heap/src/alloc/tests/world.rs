@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// Where the allocator's part begins in every test heap.
@@ -83,19 +82,12 @@ fn lines_of(range: Range<u64>) -> Range<usize> {
 
 /// Opens an allocator on `memory`, whose space grants never fail.
 pub(super) fn open(memory: &Memory, frontier: u64) -> Allocator {
-    let granted = AtomicU64::new(frontier);
     let len = memory.len as u64;
     let hollow = Arc::clone(&memory.hollow);
     let provide = move |range: Range<u64>| {
-        let known = granted.load(Relaxed);
-        if range.end <= known {
-            hollow.lock().unwrap()[lines_of(range)].fill(false);
-        } else {
-            assert!(
-                range.end <= len && range.start == granted.swap(range.end, Relaxed),
-                "space asked for twice, or beyond the heap"
-            );
-        }
+        assert!(range.end <= len, "space beyond the heap");
+        // What joins hollow chunks is asked for with them, so some of it may be there.
+        hollow.lock().unwrap()[lines_of(range)].fill(false);
         Ok::<(), Full>(())
     };
     // SAFETY: one mapping, which the tests keep longer than the allocator, and write only where they may.
@@ -173,7 +165,7 @@ impl World {
     }
 
     /// Lets go of the memory of chunks, which no epoch needs: none that is open has marked a line of it.
-    pub(super) fn let_go(&self, range: Range<u64>) {
+    pub(super) fn let_go(&self, range: Range<u64>) -> bool {
         let mut lines = self.lines.borrow_mut();
         for line in range.start / LINE as u64..range.end / LINE as u64 {
             let marked = lines.marked[line as usize];
@@ -183,6 +175,7 @@ impl World {
         self.memory.write(range.start, &vec![0; (range.end - range.start) as usize]);
         lines.shadow[range.start as usize..range.end as usize].fill(0);
         self.memory.hollow.lock().unwrap()[lines_of(range)].fill(true);
+        true
     }
 
     /// All chunks below the frontier that are not in use have no memory.
@@ -191,7 +184,8 @@ impl World {
         let mut hollow = self.memory.hollow.lock().unwrap();
         hollow[lines_of(allocator.geo.data..allocator.frontier())].fill(true);
         used.into_iter().for_each(|row| hollow[lines_of(row)].fill(false));
-        allocator.hollow_out();
+        drop(hollow);
+        allocator.forget_backing(true);
     }
 
     /// The image of the oldest epoch, once all of its transactions have ended; that epoch is over then.
