@@ -6,6 +6,9 @@
 //!                                        did, with everything that a barrier had acknowledged
 //! ```
 //!
+//! A third part does the same to a server that is full, with values whose sizes drift: what is left is whole, and none of it is older
+//! than what was acknowledged.
+//!
 //! What must always hold, after every kill: no acknowledged-durable write is lost; no item is torn; nothing lost is older than an interval and
 //! the checkpoint that was cut short; `towa verify` finds the pool sound; the items' count is exact. Kills hit start-up and recovery too.
 //!
@@ -18,6 +21,8 @@
 mod age;
 #[path = "kill/client.rs"]
 mod client;
+#[path = "kill/evictions.rs"]
+mod evictions;
 #[path = "kill/history.rs"]
 mod history;
 #[path = "kill/load.rs"]
@@ -110,6 +115,19 @@ fn acknowledged_writes_survive_sigkill_of_the_server() {
             }
             server.round(rng.random(), round);
         }
+        println!("{medium}: {}", server.summary());
+    }
+}
+
+#[test]
+fn what_a_full_server_acknowledged_is_never_undone() {
+    let (seed, rounds) = (seed(), (rounds() / 10).max(4));
+    println!("kill test, full server: {rounds} rounds, TOWA_SEED={seed}");
+    for (index, medium) in MEDIA.into_iter().enumerate() {
+        let place = Place::on(medium, seed);
+        let mut rng = SmallRng::seed_from_u64(seed.rotate_left(16) ^ index as u64);
+        let mut server = evictions::Rounds::new(&place.path(), medium);
+        (0..rounds / MEDIA.len() + 1).for_each(|round| server.round(&mut rng, round));
         println!("{medium}: {}", server.summary());
     }
 }

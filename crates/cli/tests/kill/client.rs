@@ -22,6 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The value of `key` at `version`: all of it follows from the two, so half a value, or another's, shows.
 pub fn value(key: &str, version: u64) -> Vec<u8> {
+    made(key, version, |random| match random % 100 {
+        0..70 => random / 100 % 200,
+        70..97 => random / 100 % 4000,
+        _ => random / 100 % 60_000,
+    })
+}
+
+/// The same, of about as many bytes as `len` makes of a random number.
+pub fn made(key: &str, version: u64, len: impl FnOnce(u64) -> u64) -> Vec<u8> {
     let mut x = version ^ key.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     let mut next = || {
         x ^= x << 13;
@@ -29,11 +38,7 @@ pub fn value(key: &str, version: u64) -> Vec<u8> {
         x ^= x << 17;
         x
     };
-    let len = match next() % 100 {
-        0..70 => next() % 200,
-        70..97 => next() % 4000,
-        _ => next() % 60_000,
-    };
+    let len = len(next());
     let mut bytes = format!("{key} {version} ").into_bytes();
     while (bytes.len() as u64) < len {
         bytes.extend_from_slice(&next().to_le_bytes());
@@ -45,11 +50,16 @@ pub fn value(key: &str, version: u64) -> Vec<u8> {
 
 /// The version of the value found under `key`, which must be whole.
 pub fn version(key: &str, found: &[u8]) -> u64 {
+    version_of(key, found, value)
+}
+
+/// The same of a value that `made` makes.
+pub fn version_of(key: &str, found: &[u8], made: fn(&str, u64) -> Vec<u8>) -> u64 {
     let text = String::from_utf8_lossy(&found[..found.len().min(60)]);
     let mut words = text.splitn(3, ' ');
     let (named, version) = (words.next(), words.next().and_then(|v| v.parse().ok()));
     match (named, version) {
-        (Some(named), Some(version)) if named == key && found == value(key, version) => version,
+        (Some(named), Some(version)) if named == key && found == made(key, version) => version,
         _ => panic!("torn or foreign item: {key} holds {} bytes that begin {text:?}", found.len()),
     }
 }
