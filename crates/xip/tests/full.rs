@@ -116,10 +116,14 @@ fn a_store_that_is_full() {
     });
 }
 
-/// Writes a file until nothing more can be written.
+/// Writes a file until nothing more can be written, after a while neither: a process that another test starts may have a file open until its
+/// own exec that has no name any more, whose space comes back then.
 fn fill(path: &Path) {
     let mut file = fs::File::create(path).unwrap();
-    while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
+    let mut more = || std::iter::from_fn(|| std::io::Write::write_all(&mut file, &[1; 4096]).ok()).count();
+    while more() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// Gives the space of such a file back: emptied, for a process that another test starts may have it open until its own exec.
