@@ -24,6 +24,12 @@ impl Budget {
         self.held.load(Relaxed)
     }
 
+    /// The most that they may hold.
+    #[inline]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Bytes that no share holds.
     #[inline]
     pub fn left(&self) -> u64 {
@@ -46,19 +52,26 @@ impl Share {
 
     /// Grows to `bytes` if it is smaller; `false`, and no change, where the limit leaves no room for that.
     pub fn grow(&mut self, of: &Arc<Budget>, bytes: u64) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let held = of.held.fetch_add(more, Relaxed);
-        if more > 0 && held + more > of.limit {
-            of.held.fetch_sub(more, Relaxed);
-            return false;
-        }
-        if more > 0 {
-            (self.of, self.bytes) = (Some(Arc::clone(of)), bytes);
-        }
-        true
+        bytes <= self.bytes || self.resize(of, bytes)
     }
 
-    /// Becomes `bytes`, which the caller has made sure are within the limit.
+    /// Becomes `bytes`; `false`, and no change, where that is more than it is and the limit leaves no room.
+    #[inline]
+    pub fn resize(&mut self, of: &Arc<Budget>, bytes: u64) -> bool {
+        if bytes <= self.bytes {
+            self.become_of(of, bytes);
+            return true;
+        }
+        let more = bytes - self.bytes;
+        let fits = |held: u64| held.checked_add(more).filter(|sum| *sum <= of.limit);
+        let has_grown = of.held.fetch_update(Relaxed, Relaxed, fits).is_ok();
+        if has_grown {
+            (self.of, self.bytes) = (Some(Arc::clone(of)), bytes);
+        }
+        has_grown
+    }
+
+    /// Becomes `bytes`, whatever the limit is: the caller has made sure that there is memory for them.
     #[inline]
     pub fn become_of(&mut self, of: &Arc<Budget>, bytes: u64) {
         if bytes == self.bytes {
@@ -98,6 +111,7 @@ mod tests {
         assert!(one.grow(&all, 10) && all.held() == 100, "it does not shrink");
         one.become_of(&all, 20);
         assert!(all.held() == 60 && two.grow(&all, 80) && !one.grow(&all, 21));
+        assert!(!one.resize(&all, 21) && one.resize(&all, 10) && one.bytes() == 10 && one.resize(&all, 20));
         drop(two);
         one.release();
         assert_eq!(all.held(), 0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use towa_epoch::{Options, Pool, default_log_len, default_undo_len};
 
 use crate::error::{Error, Result};
-use crate::memory::{self, Allowed, Footprint, Residence};
+use crate::memory::{self, Allowed, Footprint, Given, Residence};
 
 /// An item is stored in one transaction, which must fit the log beside everybody else's: the log holds this many of the largest.
 pub(crate) const LOG_PER_ITEM: u64 = 8;
@@ -56,6 +56,8 @@ pub struct Config {
     pub memory_limit: Option<u64>,
     /// Evict when full; `-M` says no.
     pub evict: bool,
+    /// The pool is opened, or made, with all memory of its heap taken beforehand ([`Options::prefault`]): it counts.
+    pub prefault: bool,
     /// `-I`: largest item in bytes.
     pub item_size_max: u64,
     /// Close connections that send no request for this long (`-o idle_timeout`); `None`: never.
@@ -90,6 +92,7 @@ impl Default for Config {
             reject_when_full: true,
             memory_limit: None,
             evict: true,
+            prefault: false,
             item_size_max: 1 << 20,
             idle_timeout: None,
             request_timeout: Some(Duration::from_secs(60)),
@@ -147,30 +150,33 @@ impl Config {
     /// and who limits it. Refuses what is too much with nearly no items.
     pub fn obey_new(&mut self, options: &Options, residence: Residence) -> Result<Option<Lowered>> {
         let limit = self.memory_limit.unwrap_or(options.heap_len);
-        let log_len = options.log_len;
-        self.obey(limit, residence, |config, limit| log_len.unwrap_or_else(|| config.log_len(heap_for(limit), residence)))
+        self.obey(limit, residence, |config, limit| {
+            let fitted = Config { memory_limit: Some(limit), ..config.clone() }.fit(options.clone(), residence);
+            Given { log: fitted.log_len.unwrap_or(0), heap: if config.prefault { fitted.heap_len } else { 0 } }
+        })
     }
 
     /// The same for a server on `pool`.
     pub fn obey_for(&mut self, pool: &Pool) -> Result<Option<Lowered>> {
-        let (limit, log_len) = (self.limit_in(pool.heap_range().1), pool.stats().log_capacity);
-        self.obey(limit, Residence::of(pool), |_, _| log_len)
+        let (limit, given) = (self.limit_in(pool.heap_range().1), Given::of(self, pool));
+        self.obey(limit, Residence::of(pool), |_, _| given)
     }
 
-    fn obey(&mut self, limit: u64, residence: Residence, log: impl Fn(&Config, u64) -> u64) -> Result<Option<Lowered>> {
+    fn obey(&mut self, limit: u64, residence: Residence, given: impl Fn(&Config, u64) -> Given) -> Result<Option<Lowered>> {
         let Some(by) = memory::allowed() else { return Ok(None) };
-        let log_of = |limit| if residence == Residence::Volatile { 0 } else { log(self, limit) };
-        match memory::limit_within(self, limit, by.bytes, residence, log_of) {
+        let given = |limit| given(self, limit);
+        match memory::limit_within(self, limit, by.bytes, residence, given) {
             Some(fitting) if fitting == limit => Ok(None),
             Some(fitting) => {
                 self.memory_limit = Some(fitting);
                 Ok(Some(Lowered { from: limit, to: fitting, by }))
             }
             None => {
-                let least = Footprint::of(self, 1 << 20, residence, log_of(1 << 20)).total();
+                let least = Footprint::of(self, 1 << 20, residence, given(1 << 20)).total();
                 Err(Error::Config(format!(
                     "the control group allows {} bytes of memory ({}), and this server takes {least} beside its items: connections (-c), workers \
-                     (-t), values of the largest size (-I), and the pool's log; allow more, or lower these",
+                     (-t), values of the largest size (-I), the pool's log, and what of its heap has memory in any case (with --prefault all of it; without \
+                     evictions (-M), or with other programs' objects, what is in use); allow more, or lower these",
                     by.bytes,
                     by.file.display()
                 )))

@@ -1,17 +1,25 @@
 //! How much memory requests may take together while they arrive, or wait.
 //!
-//! What must always hold: what connections' own buffers take beyond [`KEEP`] are shares of one [budget](crate::budget); a share is
+//! What must always hold: what connections' own buffers take beyond twice [`KEEP`] are shares of one [budget](crate::budget); a share is
 //! given back when the value is there or refused, and with its connection. A share follows what has arrived, not what was
 //! announced: a client that announces much and sends little keeps no other client out.
 //!
-//! Where little of the budget is left, a worker [reads](Receiving::is_short) no more at once than a connection may keep, and a value
-//! that needs more is refused. So nothing is read for which there is no memory.
+//! ```text
+//!   limit ─┬─ budget: the shares
+//!          └─ turns: what each worker reads between a look at the budget and the next
+//! ```
+//!
+//! Where little of the budget is left, a worker [reads](Receiving::most_beyond) no more than [`KEEP`] bytes beyond what a share covers. A
+//! request that needs a share and gets none is refused: a value is skipped as it comes, a longer line ends the connection. So nothing is
+//! kept for which there is no memory.
 
 use std::sync::Arc;
 
 use crate::budget::{Budget, Share};
 
-/// Bytes of input that each connection may keep, which are not counted.
+/// How long, in seconds, a request may stand still while memory is short.
+pub const PATIENCE_S: u64 = 1;
+/// Bytes of a request that has begun, which are not counted; and bytes that are read behind those while memory is short.
 pub const KEEP: usize = 4096;
 /// The most that a worker reads beyond what shares allow: what comes with a request of those behind it.
 pub const READ: usize = 64 << 10;
@@ -22,7 +30,7 @@ pub fn limit(memory_limit: u64, item_size_max: u64, workers: usize) -> u64 {
     (memory_limit / 2).max(item_size_max + 2 * turns(workers))
 }
 
-/// The most that a turn of each worker adds before it looks again.
+/// The most that a turn of each worker adds before it looks again; twice what it reads, as it may copy that.
 fn turns(workers: usize) -> u64 {
     workers as u64 * 2 * READ as u64
 }
@@ -38,10 +46,17 @@ pub struct Receiving {
 impl Receiving {
     /// For a server of `memory_limit` bytes of items with so many workers.
     pub fn new(memory_limit: u64, item_size_max: u64, workers: usize) -> Receiving {
-        Receiving { budget: Budget::new(limit(memory_limit, item_size_max, workers)), turns: turns(workers) }
+        let turns = turns(workers);
+        Receiving { budget: Budget::new(limit(memory_limit, item_size_max, workers) - turns), turns }
     }
 
-    /// Whether no more may be read at once than a connection may keep.
+    /// The most bytes that a worker may read beyond what a share covers.
+    #[inline]
+    pub fn most_beyond(&self) -> usize {
+        if self.is_short() { KEEP } else { READ }
+    }
+
+    /// Whether little is left: less than the workers may read before they look again.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.budget.left() < self.turns
@@ -68,7 +83,7 @@ mod tests {
         let (mut one, mut two) = (Share::default(), Share::default());
         assert!(all.hold(&mut one, 10, 1000) && all.budget.held() == 0, "small requests are not counted");
         assert!(all.hold(&mut one, 10, 1 << 20) && all.hold(&mut two, 10, 1 << 20), "announced is not held");
-        assert!(all.hold(&mut one, 500_000, 1 << 20) && !all.is_short());
+        assert!(!all.is_short() && all.hold(&mut one, 500_000, 1 << 20) && all.is_short());
         assert!(!all.hold(&mut two, 500_000, 1 << 20));
         one.release();
         assert!(all.hold(&mut two, 500_000, 1 << 20));

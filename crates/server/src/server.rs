@@ -198,7 +198,8 @@ impl Server {
         let listeners = Listeners::bind(&shared.config)?;
         let addr = listeners.address();
         *shared.listening.lock() = listeners.names();
-        let upkeep = Upkeep::start(Arc::clone(&shared.store), shared.new_worker()?, Arc::clone(&shared.clock))?;
+        let (store, clock) = (Arc::clone(&shared.store), Arc::clone(&shared.clock));
+        let upkeep = Upkeep::start(store, shared.new_worker()?, clock, shared.config.prefault)?;
         let (mut threads, mut mailboxes) = (Vec::new(), Vec::new());
         for index in 0..shared.config.threads {
             let (mailbox, thread) = net::start_worker(index, &shared)?;

@@ -1,57 +1,67 @@
 //! How much memory answers may take together that clients' sockets do not take.
 //!
-//! What must always hold: the sum of all connections' unsent answers stays within [`limit`]. A worker serves a connection only
-//! [while](Unsent::may_serve) one more answer of the largest kind for each worker fits in; after the turn the connection's share is what its
-//! socket did not take. So the look before each turn is one load, and no two workers have to agree.
+//! What must always hold: the sum of all connections' unsent answers stays within [`limit`]:
 //!
-//! While there is no room, connections wait for their turns, and those whose sockets have taken nothing for [`PATIENCE_S`] seconds are
-//! closed to make some: a client that does not read its answers must not hold up those that do.
+//! ```text
+//!   limit ─┬─ budget: a share for each connection, which is what its socket did not take
+//!          └─ turns: what each worker answers before it has sent, and counted, what is left
+//! ```
+//!
+//! Each connection is served at any time: what a turn answers is in the second part. If output is left after the turn, the connection's
+//! share becomes that; if the budget has no room for it, the worker closes its connection with the most unsent output (this one, it may
+//! be) until there is room. So clients that read their answers never wait for those that do not, and the largest holders go first. While
+//! more than half of the budget is held, a session [answers less](Unsent::enough) before it sends, so that a client that
+//! reads slowly holds little, and is not the largest.
 
 use std::sync::Arc;
 
 use crate::budget::Budget;
-use crate::commands::OUTPUT_HIGH;
+use crate::commands::{CACHEDUMP_MAX, OUTPUT_HIGH};
 
-/// How long, in seconds, a socket may take nothing while there is no room.
-pub const PATIENCE_S: u64 = 1;
 /// A value that is larger is large.
 const LARGE: u64 = 64 << 10;
+/// Output at which a session lets the network drain it, while much is held.
+const OUTPUT_LOW: usize = 64 << 10;
 /// Everything about a value in an answer but the value: its key, numbers, flags, line ends.
 const AROUND_VALUE: u64 = 4096;
 
-/// The most memory that the answers of one turn take: a session stops at [`OUTPUT_HIGH`], or with the value that goes beyond it. A
-/// buffer that grows by small answers may have doubled; see [`reserve`].
+/// The most memory that the answers of one turn take: a session stops at [`OUTPUT_HIGH`], or with the answer that goes beyond it, a
+/// value or a dump of keys. A buffer that grows by small answers may have doubled; see [`reserve`].
 pub fn turn_max(item_size_max: u64) -> u64 {
     let small = 2 * (OUTPUT_HIGH as u64 + LARGE);
-    small.max(OUTPUT_HIGH as u64 + item_size_max + AROUND_VALUE)
+    let large = item_size_max.max(CACHEDUMP_MAX as u64) + AROUND_VALUE;
+    small.max(OUTPUT_HIGH as u64 + large)
 }
 
 /// The most bytes of unsent answers of a server of `memory_limit` bytes of items with so many workers: an eighth of that, and two turns of
 /// each worker in any case.
 pub fn limit(memory_limit: u64, item_size_max: u64, workers: usize) -> u64 {
-    (memory_limit / 8).max(2 * workers as u64 * turn_max(item_size_max))
+    (memory_limit / 8).max(2 * turns(item_size_max, workers))
+}
+
+/// What one turn of each worker takes at most.
+fn turns(item_size_max: u64, workers: usize) -> u64 {
+    workers as u64 * turn_max(item_size_max)
 }
 
 /// The unsent answers of all connections.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Their memory.
+    /// Their memory, but for that of turns that are not over.
     pub budget: Arc<Budget>,
-    /// What one turn of each worker takes at most.
-    turns: u64,
 }
 
 impl Unsent {
     /// For a server of `memory_limit` bytes of items with so many workers.
     pub fn new(memory_limit: u64, item_size_max: u64, workers: usize) -> Unsent {
-        let budget = Budget::new(limit(memory_limit, item_size_max, workers));
-        Unsent { budget, turns: workers as u64 * turn_max(item_size_max) }
+        let limit = limit(memory_limit, item_size_max, workers);
+        Unsent { budget: Budget::new(limit - turns(item_size_max, workers)) }
     }
 
-    /// Whether a turn may begin: the answers of a turn of each worker fit in.
+    /// Output at which a session lets the network drain it before it goes on.
     #[inline]
-    pub fn may_serve(&self) -> bool {
-        self.budget.left() >= self.turns
+    pub fn enough(&self) -> usize {
+        if self.budget.held() > self.budget.limit() / 2 { OUTPUT_LOW } else { OUTPUT_HIGH }
     }
 }
 

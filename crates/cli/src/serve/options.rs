@@ -190,6 +190,7 @@ impl ServeArgs {
             max_connections: self.conn_limit as usize,
             memory_limit: Some(self.memory_limit_bytes()),
             evict: !self.disable_evictions,
+            prefault: self.prefault,
             item_size_max: self.max_item_size,
             idle_timeout: seconds(self.idle_timeout),
             shutdown_command: self.enable_shutdown,

@@ -10,6 +10,7 @@ mod storing;
 mod text;
 
 pub use session::{OUTPUT_HIGH, Progress, Session};
+pub use stats::CACHEDUMP_MAX;
 
 use crate::protocol::number::push_u64;
 use crate::store::Failure;

@@ -7,10 +7,12 @@ use crate::protocol::{self, Limits, Request, Step, parse};
 use crate::server::Shared;
 use crate::store::{Failure, Store, Worker};
 
-/// Output at which a session lets the network drain it before it goes on.
+/// Output at which a session lets the network drain it before it goes on; less while much is unsent (`unsent`).
 pub const OUTPUT_HIGH: usize = 256 * 1024;
 /// First byte of memcached's binary protocol, which is not offered.
 const BINARY_MAGIC: u8 = 0x80;
+/// The answer to a line that there is no room to receive.
+const NO_MEMORY_TO_READ: &[u8] = b"SERVER_ERROR out of memory reading request";
 /// What a value is parsed by that there is no room to receive.
 const NOTHING_FITS: Limits = Limits { item_size_max: 0, multiget_max: 0 };
 
@@ -47,6 +49,8 @@ struct Retrieval {
 #[derive(Debug, Default)]
 pub struct Session {
     started: bool,
+    /// Output that is enough, in this batch.
+    enough: usize,
     /// Bytes of an unwanted value still to come.
     swallow: u64,
     retrieval: Option<Retrieval>,
@@ -66,6 +70,7 @@ impl Session {
     /// again, with more behind it, at the next call.
     pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         let mut written = self.written;
+        self.enough = shared.unsent.enough();
         let result = worker.serve(&mut written, |worker| self.dialogue(shared, worker, input, out));
         self.written = written;
         result
@@ -77,7 +82,7 @@ impl Session {
             if let Some(bytes) = worker.take_wanted_log() {
                 break Progress::WantsLog(bytes);
             }
-            if out.len() >= OUTPUT_HIGH {
+            if out.len() >= self.enough {
                 break Progress::Full;
             }
             if self.swallow > 0 {
@@ -107,21 +112,10 @@ impl Session {
                     if shared.receiving.hold(&mut self.share, there, there + need as u64) {
                         break Progress::More(need);
                     }
-                    // Refused as a value beyond `-I` is, but for the reason: answered at once, and skipped as it comes.
-                    let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(rest, &NOTHING_FITS)
-                    else {
-                        // A retrieval's long line, which has a limit of its own.
-                        break Progress::More(need);
-                    };
-                    // Values that wait for log space may hold all there is to receive others in.
-                    let size = rest.len() + need;
-                    if !worker.thread.has_log_space(size) {
-                        break Progress::WantsLog(size);
-                    }
-                    if storing::too_large(shared, worker, &request, false, out) {
-                        self.share.release();
-                        self.swallow = swallow;
-                        done += used;
+                    let (skipped, progress) = self.refuse(shared, worker, rest, need, out);
+                    done += skipped;
+                    if let Some(progress) = progress {
+                        break progress;
                     }
                 }
                 Step::Close => break Progress::Close,
@@ -163,12 +157,41 @@ impl Session {
         (done, progress)
     }
 
+    /// Answers an unfinished request, `there` and `need` bytes, for which there is no memory. Gives the bytes done with, and why the session
+    /// stops, if it does.
+    fn refuse(
+        &mut self,
+        shared: &Shared,
+        worker: &mut Worker,
+        there: &[u8],
+        need: usize,
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Progress>) {
+        // A value is refused as one beyond `-I` is, but for the reason: answered at once, and skipped as it comes.
+        let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(there, &NOTHING_FITS) else {
+            // Where a line ends that has only begun is not known: it cannot be skipped.
+            line(out, NO_MEMORY_TO_READ);
+            return (0, Some(Progress::Close));
+        };
+        // Values that wait for log space may hold all there is to receive others in.
+        let size = there.len() + need;
+        if !worker.thread.has_log_space(size) {
+            return (0, Some(Progress::WantsLog(size)));
+        }
+        if !storing::too_large(shared, worker, &request, false, out) {
+            return (0, None);
+        }
+        self.share.release();
+        self.swallow = swallow;
+        (used, None)
+    }
+
     /// Serves keys until the line is done or the output enough. Gives the bytes done with: none before the line is.
     fn go_on(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], mut retrieval: Retrieval, out: &mut Vec<u8>) -> usize {
         let (start, end) = retrieval.keys;
         let expires = retrieval.touch.map(|given| shared.clock.expiry(given, worker.now));
         for key in protocol::keys(&input[start..end]) {
-            if out.len() >= OUTPUT_HIGH {
+            if out.len() >= self.enough {
                 retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
                 self.retrieval = Some(retrieval);
                 return 0;

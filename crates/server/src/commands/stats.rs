@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::line;
 use crate::counters::Counter;
-use crate::memory::{Footprint, Residence};
+use crate::memory::Footprint;
+use crate::protocol::KEY_MAX;
 use crate::protocol::number::parse_u32;
 use crate::server::Shared;
 use crate::store::Worker;
@@ -14,8 +15,10 @@ use crate::store::table::BUCKETS;
 
 /// memcached's slab classes; items are in number 1 here.
 const SLAB_CLASSES: u32 = 64;
-/// Most bytes of a `cachedump`.
-const CACHEDUMP_MAX: usize = 2 << 20;
+/// Most bytes of a `cachedump`, but for the item that goes beyond them.
+pub const CACHEDUMP_MAX: usize = 2 << 20;
+/// Most bytes of an item in it: its key, and two numbers.
+const CACHEDUMP_ITEM: usize = KEY_MAX + 64;
 const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
 
 /// Writes "STAT name value" lines.
@@ -79,17 +82,20 @@ pub(super) fn stats(shared: &Shared, worker: &mut Worker, (what, more, rest): (&
     line(out, b"END");
 }
 
-/// Some keys, at most 2 MB of answer. All items are in class 1.
+/// Some keys, at most 2 MB of answer, for which it takes exactly the memory that they may need (`unsent`). All items are in class 1.
 fn cachedump(shared: &Shared, worker: &Worker, class: u32, limit: u32, out: &mut Vec<u8>) {
     if class != 1 {
         return;
     }
-    let (mut left, most) = (limit, out.len() + CACHEDUMP_MAX);
+    // A limit of 0 is none.
+    let items = shared.store.items().min(if limit == 0 { u64::MAX } else { limit.into() });
+    let len = (items as usize).saturating_mul(CACHEDUMP_ITEM).min(CACHEDUMP_MAX);
+    out.reserve_exact(len + CACHEDUMP_ITEM + "END\r\n".len());
+    let (mut left, most) = (limit, out.len() + len);
     shared.store.visit(worker.now, |item| {
         out.extend_from_slice(b"ITEM ");
         out.extend_from_slice(item.key());
         out.extend_from_slice(format!(" [{} b; {} s]\r\n", item.value_len(), item.expires()).as_bytes());
-        // A limit of 0 is none.
         left = left.wrapping_sub(1);
         left != 0 && out.len() < most
     });
@@ -212,8 +218,7 @@ fn durability(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("stall_us", engine.stall_us + sums.get(Counter::LogWaitMicros));
     stats.put("heap_used", engine.heap_used);
     stats.put("heap_len", engine.heap_len);
-    let footprint = Footprint::of(&shared.config, shared.store.limit(), Residence::of(pool), engine.log_capacity);
-    stats.put("memory_most", footprint.total());
+    stats.put("memory_most", Footprint::with_limit(shared, shared.store.limit()).total());
     stats.put("recovered_lines", engine.recovered_lines);
     stats.put("recovery_us", engine.recovery_us);
 }

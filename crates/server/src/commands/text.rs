@@ -3,6 +3,7 @@
 use super::storing::store_command;
 use super::{NO_MEMORY, failure, line, meta, stats};
 use crate::counters::Counter;
+use crate::memory;
 use crate::protocol::Request;
 use crate::protocol::number::{DIGITS_MAX, format_u64, parse_i32, parse_u64, push_u64};
 use crate::server::Shared;
@@ -42,7 +43,7 @@ pub(super) fn execute(shared: &Shared, worker: &mut Worker, request: Request<'_>
             shared.set_verbosity(level);
             say(out, noreply, b"OK");
         }
-        Request::MemoryLimit { megabytes, noreply } => say(out, noreply, memory_limit(store, megabytes)),
+        Request::MemoryLimit { megabytes, noreply } => say(out, noreply, memory_limit(shared, megabytes)),
         Request::Crawl => {
             store.crawl();
             line(out, b"OK");
@@ -257,12 +258,15 @@ fn flush_all(shared: &Shared, worker: &mut Worker, (delay, invalid): (i32, bool)
     worker.counters.inc(Counter::FlushCommands);
 }
 
-fn memory_limit(store: &Store, megabytes: u32) -> &'static [u8] {
+fn memory_limit(shared: &Shared, megabytes: u32) -> &'static [u8] {
+    let store = &*shared.store;
     let bytes = u64::from(megabytes) << 20;
     match megabytes {
         0..8 => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         1_000_000_001.. => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
-        _ if bytes > store.pool().heap_range().1 => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+        _ if bytes > store.pool().heap_range().1 || !memory::may_become(shared, bytes, memory::allowed().as_ref()) => {
+            b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust"
+        }
         _ => {
             store.set_limit(bytes);
             b"OK"

@@ -3,6 +3,8 @@
 //! Both kinds are looked at, and all groups above: v2 has `memory.max` in each, v1 `memory.limit_in_bytes`. A container
 //! sees its group as the root of the mount; `/proc/self/cgroup` then names a path that is not beneath it.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A limit, and the file that says so.
@@ -61,9 +63,21 @@ fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
             "cgroup" if right.get(2)?.split(',').any(|option| option == "memory") => false,
             _ => return None,
         };
-        Some(Hierarchy { is_v2, mount: left.get(4)?.into(), root: left.get(3)?.into() })
+        Some(Hierarchy { is_v2, mount: unescaped(left.get(4)?), root: unescaped(left.get(3)?) })
     };
     mounts.lines().filter_map(parse).collect()
+}
+
+/// A path in such a file, where a space is `\040`: a backslash and three octal digits for each byte that would end a word or a line.
+fn unescaped(word: &str) -> PathBuf {
+    let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        let byte = digits.map(|digits| digits.iter().fold(0, |byte: u8, digit| byte.wrapping_mul(8).wrapping_add(digit - b'0')));
+        bytes.push(byte.unwrap_or(first));
+        rest = &rest[if byte.is_some() { 4 } else { 1 }..];
+    }
+    OsString::from_vec(bytes).into()
 }
 
 /// The limit that the text of such a file says. v1 says that there is none by a number near the greatest.
@@ -100,6 +114,12 @@ mod tests {
         assert_eq!(files(V2, "0::/\n"), ["/sys/fs/cgroup/memory.max"]);
         assert_eq!(files(&docker, "3:memory:/elsewhere\n"), ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]);
         assert!(files(V2, "0::/../other\n").is_empty());
+    }
+
+    #[test]
+    fn paths_may_have_spaces_and_backslashes() {
+        let odd = "30 23 0:26 /a\\040b /mnt/c\\134d\\011e\\04 rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(files(odd, "0::/a b/f\n"), ["/mnt/c\\d\te\\04/f/memory.max", "/mnt/c\\d\te\\04/memory.max"]);
     }
 
     #[test]

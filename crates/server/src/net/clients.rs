@@ -36,8 +36,6 @@ pub struct Clients<S> {
     queue: VecDeque<Key>,
     /// The log had no space for the first of them when it was last looked at.
     is_short: bool,
-    /// Those that wait until there is room for answers, in the order in which they came.
-    held_back: Vec<Key>,
     scratch: Scratch,
     spare: Spare,
     tick: u32,
@@ -55,7 +53,6 @@ impl<S: Transport> Clients<S> {
             parked: Vec::new(),
             queue: VecDeque::new(),
             is_short: false,
-            held_back: Vec::new(),
             scratch: Scratch::default(),
             spare: Spare::default(),
             tick: 0,
@@ -110,13 +107,23 @@ impl<S: Transport> Clients<S> {
                 self.is_short |= self.queue.is_empty();
                 self.queue.push_back(key);
             }
-            Some(Fate::HoldBack) => self.held_back.push(key),
             Some(Fate::Again) => self.again.push(key),
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
                 self.shared.barrier.wait_for(epoch, self.index);
             }
             Some(Fate::Drop) => drop(self.connections.remove(key)),
+        }
+        self.make_room_for_output_of(key);
+    }
+
+    /// Closes connections with the most unsent output, this one among them, until there is room for what this one's socket did not take.
+    fn make_room_for_output_of(&mut self, key: Key) {
+        let unsent = &self.shared.unsent;
+        while self.connections.get_mut(key).is_some_and(|connection| !connection.has_room_for_output(unsent)) {
+            let Some(largest) = self.connections.max_by_key(|connection| connection.in_the_way(self.tick)) else { return };
+            self.connections.remove(largest);
+            self.store.counters.inc(Counter::RequestKicks);
         }
     }
 
@@ -182,24 +189,6 @@ impl<S: Transport> Clients<S> {
     /// Whether some wait for log space, and if so, whether there is none (or it is their turn already).
     pub fn are_short_of_log(&self) -> Option<bool> {
         (!self.queue.is_empty()).then_some(self.is_short)
-    }
-
-    /// Goes on with connections that wait until there is room for answers, as long as there is. Makes some if there is none.
-    pub fn go_on_with_held_back(&mut self) {
-        if self.are_held_back() && !self.shared.unsent.may_serve() {
-            self.drop_overdue();
-        }
-        if self.shared.unsent.may_serve() {
-            for key in std::mem::take(&mut self.held_back) {
-                self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
-                self.turn_by(key, Connection::let_go);
-            }
-        }
-    }
-
-    /// Whether some wait until there is room for answers.
-    pub fn are_held_back(&self) -> bool {
-        !self.held_back.is_empty()
     }
 
     /// Whether some wait for an epoch.

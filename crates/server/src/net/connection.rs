@@ -8,13 +8,15 @@ use super::stream::Transport;
 use crate::budget::Share;
 use crate::commands::{Progress, Session};
 use crate::counters::Counter;
-use crate::receiving::KEEP;
+use crate::receiving::{KEEP, PATIENCE_S};
 use crate::server::Shared;
 use crate::store::Worker;
-use crate::unsent::PATIENCE_S;
+use crate::unsent::Unsent;
 
 /// Reads in one turn, so that one busy client does not hold up the others of its worker.
 const READS_PER_TURN: usize = 8;
+/// Room for the answer to `durable`, which may be a reason.
+const ANSWER_TO_DURABLE: usize = 1024;
 /// Bytes that earn a slow request another second.
 const BYTES_PER_SECOND_MIN: u64 = 4096;
 
@@ -43,8 +45,6 @@ pub enum Fate {
     Park(u64),
     /// Wait for log space, behind those that wait already.
     Queue,
-    /// Wait until there is room for answers.
-    HoldBack,
     /// Close it.
     Drop,
 }
@@ -65,8 +65,6 @@ pub struct Connection<S> {
     input_share: Share,
     /// Its part of the memory for replies that sockets do not take.
     output_share: Share,
-    /// It waits until there is room for answers.
-    held_back: bool,
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
@@ -94,7 +92,6 @@ impl<S: Transport> Connection<S> {
             output: Output::default(),
             input_share: Share::default(),
             output_share: Share::default(),
-            held_back: false,
             closing: false,
             parked: None,
             wants_log: None,
@@ -125,10 +122,6 @@ impl<S: Transport> Connection<S> {
         }
         if self.closing {
             return Ok(Some(Fate::Drop));
-        }
-        if !loan.shared.unsent.may_serve() {
-            let is_new = !std::mem::replace(&mut self.held_back, true);
-            return Ok(Some(if is_new { Fate::HoldBack } else { Fate::Wait }));
         }
         let (progress, drained) = if self.unfed {
             (self.feed_own(loan, 0), false)
@@ -173,8 +166,7 @@ impl<S: Transport> Connection<S> {
         let drained = |read: usize, room: usize| read < room && !ends;
         let left = self.input.len();
         if left + self.need <= SCRATCH {
-            // Where memory is short, nothing that the connection could not keep.
-            let most = if loan.shared.receiving.is_short() { self.need.max(KEEP.saturating_sub(left)) } else { SCRATCH };
+            let most = self.need.max(loan.shared.receiving.most_beyond());
             let received = loan.scratch.receive(&self.input, most, &mut self.stream)?;
             if received.read == 0 {
                 return Ok(None);
@@ -183,13 +175,16 @@ impl<S: Transport> Connection<S> {
             let replies = self.output.replies(loan.spare);
             let (done, progress) = self.session.feed(loan.shared, loan.worker, received.bytes, replies);
             self.input.clear();
+            // Exactly that: it would double otherwise.
+            self.input.reserve_exact(received.bytes.len() - done);
             self.input.extend_from_slice(&received.bytes[done..]);
             self.after_feed(loan.shared, progress, done, received.read, loan.tick);
             return Ok(Some((progress, drained(received.read, received.room))));
         }
         // At most doubling: a client that announces much and sends little costs little. Not less than at other times: of a line one
         // knows only that its end is still to come.
-        let room = self.need.clamp(SCRATCH, left.max(SCRATCH));
+        let covered = (self.session.held() as usize).saturating_sub(left);
+        let room = self.need.clamp(SCRATCH, left.max(SCRATCH)).min(covered.max(loan.shared.receiving.most_beyond()));
         let read = self.stream.read_more(&mut self.input, room)?;
         if read == 0 {
             return Ok(None);
@@ -213,7 +208,7 @@ impl<S: Transport> Connection<S> {
             self.input.shrink_to_fit();
         }
         let beside = (self.input.capacity() as u64).saturating_sub(self.session.held());
-        self.input_share.become_of(&shared.receiving.budget, if beside > KEEP as u64 { beside } else { 0 });
+        self.input_share.become_of(&shared.receiving.budget, if beside > 2 * KEEP as u64 { beside } else { 0 });
         let moved_on = done > 0 && !self.session.is_swallowing();
         if moved_on {
             self.active = tick;
@@ -249,14 +244,18 @@ impl<S: Transport> Connection<S> {
     /// Gives back the memory that what is not sent does not need.
     fn settle(&mut self, loan: &mut Loan<'_>) {
         self.output.settle(loan.spare);
-        self.output_share.become_of(&loan.shared.unsent.budget, self.output.capacity() as u64);
+        self.has_room_for_output(&loan.shared.unsent);
     }
 
-    /// There is room for answers again: another turn.
-    pub fn let_go(&mut self, loan: &mut Loan<'_>) -> Fate {
-        self.held_back = false;
-        self.active = loan.tick;
-        self.turn(loan)
+    /// Whether its share of the memory for output is what its output takes, now if not before. Where it is not, others have to go.
+    #[inline]
+    pub fn has_room_for_output(&mut self, unsent: &Unsent) -> bool {
+        self.output_share.resize(&unsent.budget, self.output.capacity() as u64)
+    }
+
+    /// By how much it is in the way of others' output: bytes of its own, and of two with as many, for how long its socket has taken none.
+    pub fn in_the_way(&self, tick: u32) -> (usize, u32) {
+        (self.output.capacity(), self.stuck.map_or(0, |since| tick - since))
     }
 
     /// Ends a wait for durability if it is over; whether it is.
@@ -268,7 +267,10 @@ impl<S: Transport> Connection<S> {
         }
         self.parked = None;
         let failed = failed.filter(|_| store.pool().durable_epoch() < epoch);
-        self.session.resume(loan.shared, failed, self.output.replies(loan.spare));
+        let replies = self.output.replies(loan.spare);
+        // It may have much output already, which does not double for a line.
+        replies.reserve_exact(ANSWER_TO_DURABLE);
+        self.session.resume(loan.shared, failed, replies);
         self.stuck = Some(loan.tick);
         true
     }
@@ -291,23 +293,17 @@ impl<S: Transport> Connection<S> {
 
     /// Whether it has been silent, or slow, for too long: what to count, if so.
     pub fn overdue(&self, shared: &Shared, tick: u32) -> Option<Counter> {
-        let patience = match shared.config.request_timeout {
-            _ if !shared.unsent.may_serve() => Some(PATIENCE_S),
-            limit => limit.map(|limit| limit.as_secs()),
-        };
-        if let (Some(limit), Some(since)) = (patience, self.stuck)
+        let timeout = shared.config.request_timeout.map(|limit| limit.as_secs());
+        if let (Some(limit), Some(since)) = (timeout, self.stuck)
             && !self.output.is_empty()
             && u64::from(tick - since) > limit
         {
             return Some(Counter::RequestKicks);
         }
-        if self.parked.is_some() || self.wants_log.is_some() || self.held_back || !self.output.is_empty() {
+        if self.parked.is_some() || self.wants_log.is_some() || !self.output.is_empty() {
             return None;
         }
-        let patience = match shared.config.request_timeout {
-            _ if shared.receiving.is_short() => Some(PATIENCE_S),
-            limit => limit.map(|limit| limit.as_secs()),
-        };
+        let patience = if shared.receiving.is_short() { Some(PATIENCE_S) } else { timeout };
         if let (Some(limit), Some((since, bytes))) = (patience, self.arriving)
             && u64::from(tick - since) > limit + bytes / BYTES_PER_SECOND_MIN
         {

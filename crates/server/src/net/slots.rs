@@ -85,6 +85,15 @@ impl<T> Slots<T> {
         self.places.iter().filter_map(|place| place.value.as_ref())
     }
 
+    /// The key of the one with the greatest `measure`, if there are any.
+    pub fn max_by_key<M: Ord>(&self, measure: impl Fn(&T) -> M) -> Option<Key> {
+        let there = self.places.iter().zip(0..).filter_map(|(place, index)| {
+            let key = Key { index, generation: place.generation };
+            place.value.as_ref().map(|value| (measure(value), key))
+        });
+        there.max_by(|(one, _), (other, _)| one.cmp(other)).map(|(_, key)| key)
+    }
+
     /// The keys of those for which `wanted` says so.
     pub fn keys(&self, wanted: impl Fn(&T) -> bool) -> Vec<Key> {
         let key = |(index, place): (usize, &Place<T>)| {

@@ -16,6 +16,7 @@ pub trait Transport: Read + Write {
     /// Appends to `buffer` what can be read into `room` bytes more.
     fn read_more(&mut self, buffer: &mut Vec<u8>, room: usize) -> io::Result<usize> {
         let start = buffer.len();
+        buffer.reserve_exact(room);
         buffer.resize(start + room, 0);
         let got = self.read(&mut buffer[start..]);
         buffer.truncate(start + *got.as_ref().unwrap_or(&0));

@@ -38,6 +38,7 @@ use crate::error::Result;
 pub use check::{StoreReport, check};
 use item::Item;
 pub use locked::Locked;
+pub use room::LEAST;
 pub use root::NAME as ROOT;
 use root::Roots;
 use table::{STRIPES, Table};

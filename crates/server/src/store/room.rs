@@ -31,7 +31,7 @@ use crate::counters::Counter;
 
 /// Chunks are not bounded below this, however small `-m` is: some kinds of slabs take a mebibyte. (memcached gives each
 /// class a page in any case.)
-const LEAST: u64 = 4 << 20;
+pub const LEAST: u64 = 4 << 20;
 /// Rounds of eviction for one request. One is enough but for accidents.
 const ROUNDS: usize = 8;
 /// Slabs of the class that are looked at for victims, and blocks in each.

@@ -106,7 +106,7 @@ fn cas_ids_never_come_again() {
 fn more_cas_ids_are_reserved_before_they_run_out() {
     let pool = pool();
     let store = Arc::new(Store::open(&pool, 16 << 20, true, 0).unwrap());
-    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
     let limit = store.cas_limit.load(Ordering::Relaxed);
     store.next_cas.store(limit - 2, Ordering::Relaxed);
     let mut ids = HashSet::new();
@@ -128,7 +128,7 @@ fn more_cas_ids_are_reserved_before_they_run_out() {
 fn stripes_keep_threads_apart_while_the_table_doubles() {
     let pool = pool();
     let store = Arc::new(Store::open(&pool, 24 << 20, true, 0).unwrap());
-    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
     let (threads, each) = (4u32, 15_000u32);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -362,7 +362,7 @@ fn a_crash_amid_a_doubling_is_gone_on_with() {
         check(&store, *stored);
         assert_eq!(super::check(&pool).unwrap().map(|found| found.items), Some(u64::from(*stored)), "copy {index}");
         let worker = self::worker(&pool);
-        let mut upkeep = Upkeep::start(Arc::clone(&store), worker, Arc::new(Clock::default())).unwrap();
+        let mut upkeep = Upkeep::start(Arc::clone(&store), worker, Arc::new(Clock::default()), false).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         while store.shape().splitting || store.shape().bits == bits {
             assert!(Instant::now() < deadline, "copy {index} is not carried to its end");

@@ -28,6 +28,8 @@ const WINDOWS_PER_NAP: usize = 4;
 const NAP: Duration = Duration::from_millis(1);
 /// How long it waits when the log has no space: without a lock, which requests would wait for.
 const LOG_NAP: Duration = Duration::from_millis(5);
+/// Calls to shrink between two that give memory back.
+const SHRINKS_PER_RELEASE: u32 = 16;
 /// By which part of the bound there may be more memory than that before some is given back.
 const RELEASE_SHARE: u64 = 32;
 /// After a failure to grow.
@@ -67,8 +69,8 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it.
-    pub fn start(store: Arc<Store>, mut worker: Worker, clock: Arc<Clock>) -> Result<Upkeep> {
+    /// Starts it. `keeps_memory`: memory that the heap has and does not use yet was taken on purpose.
+    pub fn start(store: Arc<Store>, mut worker: Worker, clock: Arc<Clock>, keeps_memory: bool) -> Result<Upkeep> {
         // What the table takes comes on top of `-m`.
         worker.thread.set_unbounded(true);
         let stop = Arc::new(AtomicBool::new(false));
@@ -77,6 +79,7 @@ impl Upkeep {
             worker,
             clock,
             stop: Arc::clone(&stop),
+            keeps_memory,
             reserve: None,
             crawled: Instant::now(),
             crawled_cas: 0,
@@ -113,6 +116,7 @@ struct Keeper {
     worker: Worker,
     clock: Arc<Clock>,
     stop: Arc<AtomicBool>,
+    keeps_memory: bool,
     /// New limit of the CAS ids, and the epoch after which it counts.
     reserve: Option<(u64, u64)>,
     crawled: Instant,
@@ -125,6 +129,10 @@ struct Keeper {
 impl Keeper {
     fn run(&mut self) {
         let mut told = false;
+        if !self.keeps_memory {
+            // What an earlier run has taken ahead, beyond all that is in use.
+            self.store.pool.release_memory(0);
+        }
         while !self.stopping() {
             self.worker.now = self.clock.now();
             if let Err(failure) = self.round()
@@ -153,16 +161,22 @@ impl Keeper {
 
     /// Gives up chunks beyond the bound, if there are any.
     fn shrink(&mut self) -> std::result::Result<(), Failure> {
+        let mut calls = 0;
         while !self.stopping() {
             match self.store.shrink(&mut self.worker, WINDOWS_PER_NAP) {
                 Ok(true) | Err(Failure::NoLogSpace) => std::thread::sleep(NAP),
                 done => return done.map(|_| ()),
             }
+            calls += 1;
+            if calls % SHRINKS_PER_RELEASE == 0 {
+                self.release_memory();
+            }
         }
         Ok(())
     }
 
-    /// Gives back the memory of chunks that `-m` does not allow any more.
+    /// Gives back the memory of chunks that `-m` does not allow any more. Each call that of chunks which were free at the call before, and
+    /// durably so.
     fn release_memory(&self) {
         let space = self.store.pool.space();
         if space.resident > space.bound.saturating_add(space.bound / RELEASE_SHARE) {

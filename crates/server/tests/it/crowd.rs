@@ -22,6 +22,8 @@ struct Ends {
     /// What the client sent, and how far the server has read.
     input: Vec<u8>,
     read: usize,
+    /// How often it has read.
+    reads: usize,
     /// The client has closed its side.
     closed: bool,
     /// What the server has sent.
@@ -43,6 +45,7 @@ fn reset<T>() -> io::Result<T> {
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut ends = self.0.borrow_mut();
+        ends.reads += 1;
         let there = ends.input.len() - ends.read;
         let count = there.min(into.len()).min(ends.breaks_reading.unwrap_or(usize::MAX));
         match (ends.breaks_reading, count, ends.closed) {
@@ -140,6 +143,11 @@ impl Link {
     /// The socket takes `room` bytes more, and then no more.
     pub fn set_room(&self, room: usize) {
         self.ends.borrow_mut().room = room;
+    }
+
+    /// How often the server has read from it.
+    pub fn reads(&self) -> usize {
+        self.ends.borrow().reads
     }
 
     /// What it has got since it last [said](Served::say) something.

@@ -1,8 +1,13 @@
 //! Memory that connections make the server take: it stays within the bound, and those that hold it without need give way.
 
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
 use towa_epoch::{Options, Pool};
+use towa_server::Config;
 
 use crate::crowd::{Link, Served};
+use crate::peers::{Client, Running, config};
 
 const HEAP: u64 = 64 << 20;
 
@@ -14,42 +19,139 @@ fn connect<const N: usize>(served: &mut Served) -> [Link; N] {
     [(); N].map(|()| served.connect())
 }
 
-#[test]
-fn answers_that_are_not_read_hold_up_the_others_for_a_second() {
-    let mut served = served();
-    let [reader, other] = connect(&mut served);
+/// A store with two values of 200,000 bytes, `a` and `b`.
+fn with_values(served: &mut Served, link: &Link) -> String {
     let value = "v".repeat(200_000);
     for key in ["a", "b"] {
-        assert_eq!(served.say(&reader, format!("set {key} 0 0 200000\r\n{value}\r\n").as_bytes()), "STORED\r\n");
+        assert_eq!(served.say(link, format!("set {key} 0 0 200000\r\n{value}\r\n").as_bytes()), "STORED\r\n");
     }
+    value
+}
+
+#[test]
+fn clients_that_read_are_served_at_once_while_deaf_ones_hold_all_there_is() {
+    let mut served = served();
+    let [reader] = connect(&mut served);
+    let value = with_values(&mut served, &reader);
     let deaf: [Link; 100] = connect(&mut served);
+    let mut most = 0;
     for link in &deaf {
         link.set_room(1000);
-        let got = served.say(link, "get a b\r\n".repeat(100).as_bytes());
-        assert_eq!(got.len(), if served.clients.are_held_back() { 0 } else { 1000 });
-        if served.clients.are_held_back() {
+        assert_eq!(served.say(link, "get a b\r\n".repeat(100).as_bytes()).len(), 1000, "it is served, as any other");
+        assert_eq!(served.say(&reader, b"get b\r\n"), format!("VALUE b 0 200000\r\n{value}\r\nEND\r\n"));
+        most = most.max(served.stat(&reader, "response_obj_bytes"));
+    }
+    let (left, kicked) = (served.clients.count() as u64, served.stat(&reader, "request_kicks"));
+    assert!(kicked > 30 && left + kicked == 101, "{left} are left, {kicked} closed");
+    assert!((6 << 20..HEAP / 6).contains(&most), "{most} bytes were held");
+    assert!(served.stat(&reader, "response_obj_bytes") > most / 2, "only as many are closed as it takes");
+}
+
+#[test]
+fn the_largest_holder_of_answers_goes_first() {
+    let mut served = served();
+    let [reader, modest] = connect(&mut served);
+    let value = with_values(&mut served, &reader);
+    modest.set_room(0);
+    served.say(&modest, b"get a\r\n");
+    let deaf: [Link; 100] = connect(&mut served);
+    for link in &deaf {
+        link.set_room(0);
+        served.say(link, "get a b\r\n".repeat(100).as_bytes());
+        let [again] = connect(&mut served);
+        again.set_room(0);
+        served.say(&again, b"get b\r\n".repeat(100).as_slice());
+    }
+    assert!(served.stat(&reader, "request_kicks") > 50);
+    modest.set_room(usize::MAX);
+    assert_eq!(served.say(&modest, b""), format!("VALUE a 0 200000\r\n{value}\r\nEND\r\n"));
+}
+
+#[test]
+fn a_turn_answers_less_while_much_is_held() {
+    let mut served = served();
+    let [reader, calm, pressed] = connect(&mut served);
+    with_values(&mut served, &reader);
+    assert_eq!(served.say(&reader, format!("set c 0 0 1000\r\n{}\r\n", "v".repeat(1000)).as_bytes()), "STORED\r\n");
+    let small = "get c\r\n".repeat(1000);
+    let held_by = |served: &mut Served, link: &Link| {
+        let before = served.stat(&reader, "response_obj_bytes");
+        link.set_room(0);
+        served.say(link, small.as_bytes());
+        served.stat(&reader, "response_obj_bytes") - before
+    };
+    assert!(held_by(&mut served, &calm) > 256 << 10);
+    let deaf: [Link; 18] = connect(&mut served);
+    for link in &deaf {
+        link.set_room(0);
+        served.say(link, b"get a b\r\n");
+    }
+    let less = held_by(&mut served, &pressed);
+    assert!(((64 << 10)..(160 << 10)).contains(&less), "{less} bytes");
+}
+
+#[test]
+fn a_dump_of_keys_takes_no_more_than_it_may_need() {
+    let mut served = served();
+    let [reader, deaf] = connect(&mut served);
+    for batch in 0..9 {
+        let sets: String = (0..1000).map(|i| format!("set {}{i:05} 0 0 1\r\nv\r\n", format!("{batch}").repeat(240))).collect();
+        assert_eq!(served.say(&reader, sets.as_bytes()), "STORED\r\n".repeat(1000));
+    }
+    deaf.set_room(0);
+    served.say(&deaf, b"stats cachedump 1 0\r\n");
+    let held = served.stat(&reader, "response_obj_bytes");
+    assert!(((2 << 20)..(2 << 20) + 4096).contains(&held), "{held} bytes");
+    let few = served.connect();
+    few.set_room(0);
+    served.say(&few, b"stats cachedump 1 10\r\n");
+    assert!(served.stat(&reader, "response_obj_bytes") - held < 8192);
+}
+
+/// Over a real socket, beside deaf clients that go on asking.
+#[test]
+fn a_steady_slow_reader_gets_all_of_it() {
+    let limit = Some(16 << 20);
+    let server = Running::volatile(Config { threads: 1, memory_limit: limit, item_size_max: 300_000, ..config() });
+    let value = "v".repeat(1000);
+    assert_eq!(server.client().say(&format!("set c 0 0 1000\r\n{value}\r\n")), "STORED\r\n");
+    // More of it than the kernel takes for a client that does not read.
+    let large = "v".repeat(250_000);
+    assert_eq!(server.client().say(&format!("set large 0 0 250000\r\n{large}\r\n")), "STORED\r\n");
+    let mut slow = server.client();
+    slow.send("get c\r\n".repeat(20_000).as_bytes());
+    let mut deaf: Vec<Client> = Vec::new();
+    let mut got = Vec::new();
+    let wanted = format!("VALUE c 0 1000\r\n{value}\r\nEND\r\n").repeat(20_000);
+    for round in 0.. {
+        if round < 60 {
+            let client = server.client();
+            client.stream.set_nonblocking(true).unwrap();
+            // What does not go through at once is not sent.
+            let _ = (&client.stream).write(value_requests().as_bytes());
+            deaf.push(client);
+        }
+        let mut piece = vec![0; 100_000];
+        let read = slow.stream.read(&mut piece).unwrap();
+        assert!(read > 0, "closed after {} bytes", got.len());
+        got.extend_from_slice(&piece[..read]);
+        if got.len() == wanted.len() {
             break;
         }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(served.clients.are_held_back(), "100 deaf clients take no more than there is");
-    // Others wait, and are served as soon as there is room: those that take nothing are closed.
-    assert_eq!(served.say(&reader, b"get b\r\n"), "");
-    assert_eq!(served.say(&other, b"version\r\n"), "");
-    let there = served.clients.count();
-    for tick in [1, 2] {
-        served.clients.renew_time(tick).unwrap();
-        // The deaf client that waits before them takes room once more.
-        for _ in 0..2 {
-            served.clients.go_on_with_held_back();
-        }
-        assert_eq!(served.clients.are_held_back(), tick == 1, "tick {tick}");
+    assert!(got == wanted.as_bytes());
+    // The deaf ones are answered until the kernel takes no more, and then there is no room for all of them.
+    let end = Instant::now() + Duration::from_secs(30);
+    while server.client().stat("request_kicks") == 0 {
+        let held = server.client().stat("response_obj_bytes");
+        assert!(Instant::now() < end, "there was room for all of them: {held} bytes");
+        std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(reader.got(), format!("VALUE b 0 200000\r\n{value}\r\nEND\r\n"));
-    assert!(other.got().starts_with("VERSION"));
-    let (left, kicked) = (served.clients.count(), served.stat(&reader, "request_kicks"));
-    assert!(left < there && kicked == (there - left) as u64, "{left} of {there}, {kicked} closed");
-    assert!(left > 60, "only as many are closed as it takes, {left} are left");
-    assert!(served.stat(&reader, "response_obj_bytes") < HEAP / 4);
+}
+
+fn value_requests() -> String {
+    "get large\r\n".repeat(400)
 }
 
 #[test]
@@ -103,4 +205,37 @@ fn requests_that_never_end_are_refused_and_closed() {
     assert_eq!(served.say(&reader, again.as_bytes()), "STORED\r\n");
     let kicked = served.stat(&reader, "request_kicks");
     assert!(kicked > 0 && (kicked as usize) < links.len() / 2, "{kicked} of {}", links.len());
+}
+
+#[test]
+fn lines_that_never_end_are_refused_and_closed() {
+    let mut served = served();
+    let [reader, patient, late] = connect(&mut served);
+    let line = format!("get {}", "k ".repeat(30_000));
+    // It has a share for some bytes more than it has sent.
+    served.say(&patient, &line.as_bytes()[..5000]);
+    let mut links = Vec::new();
+    let refused = loop {
+        let link = served.connect();
+        let said = served.say(&link, line.as_bytes());
+        if !said.is_empty() {
+            break said;
+        }
+        links.push(link);
+        assert!(links.len() < 2000, "never refused");
+    };
+    assert_eq!(refused, "SERVER_ERROR out of memory reading request\r\n");
+    assert_eq!(served.clients.count(), links.len() + 3, "it is closed");
+    let held = served.stat(&reader, "read_buf_bytes");
+    assert!(held > HEAP / 4 && held <= HEAP / 2, "{held} bytes are held");
+    assert_eq!(served.say(&reader, b"get a\r\n"), "END\r\n");
+
+    // A little is free again: a line of some length is read in pieces that are not tiny.
+    drop(links.pop());
+    let before = patient.reads();
+    assert_eq!(served.say(&patient, format!("{}\r\n", "k ".repeat(10_000)).as_bytes()), "END\r\n");
+    assert!(patient.reads() - before < 20, "{} reads of 20 KB", patient.reads() - before);
+    // What is read behind a request that needs no share is kept uncounted.
+    assert_eq!(served.say(&late, &line.as_bytes()[..4000]), "");
+    assert_eq!(served.say(&late, b"\r\n"), "END\r\n");
 }

@@ -182,7 +182,7 @@ fn threads_make_room_beside_each_other() {
     let options = Options { heap_len: 32 << 20, ..Options::default() };
     let pool = Pool::open_or_create(dir.path(), &options).unwrap();
     let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
-    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default())).unwrap();
+    let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
     // Full of small ones: the first of each other size clears a window.
     let mut first = worker(&pool);
     (1_000_000..1_095_000).for_each(|number| store_sized(&store, &mut first, number, 100).unwrap());
@@ -292,7 +292,7 @@ fn a_lower_limit_gives_chunks_back() {
     let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
     let mut worker = worker(&pool);
     (0..80_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
-    let mut upkeep = Upkeep::start(Arc::clone(&store), self::worker(&pool), Arc::new(Clock::default())).unwrap();
+    let mut upkeep = Upkeep::start(Arc::clone(&store), self::worker(&pool), Arc::new(Clock::default()), false).unwrap();
     store.set_limit(LIMIT / 2);
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.space().in_use > pool.space().bound {
