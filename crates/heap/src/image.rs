@@ -166,10 +166,12 @@ impl ImageSpace {
             return if self.may_have_holes { self.image.reserve(range.start, end - range.start) } else { Ok(()) };
         }
         let wish = end.next_multiple_of(PROVIDE_STEP).min(self.image.len());
-        let upto = match self.image.reserve(*provided, wish - *provided) {
+        // What was provided once, beyond the heap's frontier of that time, may have been given back.
+        let from = if self.may_have_holes { range.start.min(*provided) } else { *provided };
+        let upto = match self.image.reserve(from, wish - from) {
             Ok(()) => wish,
             Err(towa_media::Error::Full { .. }) if end < wish => {
-                self.image.reserve(*provided, end - *provided)?;
+                self.image.reserve(from, end - from)?;
                 end
             }
             Err(e) => return Err(e),

@@ -100,7 +100,9 @@ fn memory_follows_the_limit_down_and_up() {
             let server = Server::start(&args(&pool, "16"), stderr.path());
             assert!(!server.ready.contains("once"), "{}", server.ready);
             assert!(self::taken(&server, files) < 17 * MIB + PROGRAM, "what was given back stays so");
-            assert_eq!(kept(&mut server.client(), 25_000), left);
+            // The other one may have given up some more after that.
+            let there = kept(&mut server.client(), 25_000);
+            assert!((2000..=left).contains(&there), "{there} items, of {left}");
             assert_eq!(server.end(libc::SIGTERM), Some(0));
         }
     }
