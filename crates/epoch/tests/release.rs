@@ -131,3 +131,44 @@ fn memory_of_free_chunks_goes_and_comes_back() {
         check(&Pool::open(dir.path(), &options(medium, in_place)).unwrap());
     }
 }
+
+/// The flags of the mapping that holds an address, as the kernel tells them.
+fn mapping_flags(address: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_it = false;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let number = |text: &str| usize::from_str_radix(text, 16).ok();
+        if let Some((from, to)) = range.and_then(|(from, to)| Some((number(from)?, number(to)?))) {
+            is_it = (from..to).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags: ").filter(|_| is_it) {
+            return flags.to_owned();
+        }
+    }
+    panic!("no mapping holds {address:#x}");
+}
+
+/// A program that gives nothing up keeps its huge pages; one that does shall not have the gaps filled again.
+#[test]
+fn huge_pages_are_given_up_with_memory_and_not_before() {
+    let pool = Pool::volatile(&Options { heap_len: HEAP, ..Options::default() }).unwrap();
+    let mut thread = pool.register().unwrap();
+    let tx = thread.begin().unwrap();
+    let block = tx.alloc(8 << 20).unwrap();
+    tx.commit();
+    let base = pool.heap_range().0;
+    let before = mapping_flags(base);
+    pool.release_memory(0);
+    assert_eq!(mapping_flags(base), before, "nothing was given back");
+    let tx = thread.begin().unwrap();
+    // SAFETY: live, and of this test alone.
+    unsafe { tx.free(block) };
+    tx.commit();
+    for _ in 0..2 {
+        pool.checkpoint().unwrap();
+        pool.release_memory(u64::MAX);
+    }
+    let after = mapping_flags(base);
+    let wish = |flags: &str, flag: &str| flags.split(' ').any(|word| word == flag);
+    assert!(!wish(&before, "nh") && wish(&after, "nh"), "{before}, then {after}");
+}

@@ -87,10 +87,13 @@ impl Heap {
     /// memory.
     pub fn release_memory(&self, durable: u64, bytes: u64) -> u64 {
         let release = |range: Range<u64>| {
+            // A working copy has no memory there that was not taken on purpose.
+            let is_ahead = range.start >= self.allocator.frontier();
             let released = match &self.store {
                 Some(store) if self.working.in_place.is_some() => {
                     store.image.release(range.start, range.end - range.start).map_err(Into::into)
                 }
+                _ if is_ahead => Ok(()),
                 // SAFETY: the chunks are free in every state of the heap that may come, and out of the allocator's pool.
                 _ => unsafe { self.working.release(range) },
             };
