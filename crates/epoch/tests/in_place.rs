@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,8 +21,11 @@ fn dir() -> TempDir {
     tempfile::Builder::new().prefix("towa-in-place-").tempdir_in(at).unwrap()
 }
 
+/// New pools lie apart, each at a place of its own: no other test's new pool takes the place of one that is opened again.
 fn options() -> Options {
+    static PLACES: AtomicUsize = AtomicUsize::new(0);
     Options {
+        base: Some((50 << 40) + PLACES.fetch_add(1, Relaxed) * (256 << 20)),
         heap_len: 1 << 20,
         log_len: Some(8 << 20),
         medium: Some(towa_media::Kind::Ram),

@@ -24,7 +24,8 @@ pub(crate) fn newest_head(region: &dyn Region, sb: &Superblock) -> Result<std::r
         return Ok(Ok(Head::new(sb, 0, CHUNK)));
     }
     let mut heads = [bytemuck::Zeroable::zeroed(); 2];
-    for (off, head) in [0, HEAD_COPY].into_iter().zip(&mut heads) {
+    // The copy, which is written later, first: beside an owner that writes them it is never the newer one.
+    for (off, head) in [0, HEAD_COPY].into_iter().zip(&mut heads).rev() {
         region.read(off, bytemuck::bytes_of_mut::<Head>(head))?;
     }
     let seed = seed(sb);

@@ -303,7 +303,7 @@ impl Undo {
     ///
     /// # Safety
     /// `cursor` is the calling thread's own, and no other heap's. The calling thread runs a transaction of `epoch`, the durable epoch's
-    /// next or the one after that. `line` has 64 readable bytes that nobody writes meanwhile.
+    /// next or the one after that. `line` is that of the heap: 64 readable bytes, which no transaction writes before this returns.
     #[inline]
     pub unsafe fn save(&self, cursor: &mut Cursor, epoch: u64, index: u64, line: *const u8) {
         if cursor.epoch != epoch || cursor.count == ENTRIES {
@@ -313,7 +313,9 @@ impl Undo {
         // SAFETY: the block is this thread's, and in the mapping; `count` is below ENTRIES; `line` is readable.
         unsafe {
             let entry = &raw mut (*block).entries[cursor.count];
-            let bytes = line.cast::<[u8; LINE]>().read();
+            // Once, though the program may store there without a mark: the check is of what is kept.
+            let word = |i| AtomicU64::from_ptr(line.cast::<u64>().cast_mut().add(i)).load(Relaxed);
+            let bytes: [u8; LINE] = bytemuck::cast(std::array::from_fn::<u64, { LINE / 8 }, _>(word));
             entry.write(Entry { index, line: bytes, check: entry_sum(self.seed, epoch, index, &bytes) });
             cursor.count += 1;
             // Behind the entry.
