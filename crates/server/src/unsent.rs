@@ -9,9 +9,9 @@
 //!
 //! Each connection is served at any time: what a turn answers is in the second part. If output is left after the turn, the connection's
 //! share becomes that; if the budget has no room for it, the worker closes its connection with the most unsent output (this one, it may
-//! be) until there is room. So clients that read their answers never wait for those that do not, and the largest holders go first. While
-//! more than half of the budget is held, a session [answers less](Unsent::enough) before it sends, so that a client that
-//! reads slowly holds little, and is not the largest.
+//! be) until there is room. So clients that read their answers never wait for those that do not, and the largest holders go first. A
+//! session [answers less](Unsent::enough) before it sends where its client reads slowly, and while more than half of the budget is
+//! held: so a client that reads, if slowly, holds little, and is not the largest.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ impl Unsent {
 
     /// Output at which a session lets the network drain it before it goes on.
     #[inline]
-    pub fn enough(&self) -> usize {
-        if self.budget.held() > self.budget.limit() / 2 { OUTPUT_LOW } else { OUTPUT_HIGH }
+    pub fn enough(&self, is_read_slowly: bool) -> usize {
+        if is_read_slowly || self.budget.held() > self.budget.limit() / 2 { OUTPUT_LOW } else { OUTPUT_HIGH }
     }
 }
 

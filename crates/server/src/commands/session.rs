@@ -51,6 +51,8 @@ pub struct Session {
     started: bool,
     /// Output that is enough, in this batch.
     enough: usize,
+    /// The client did not take all of some batch's output at once.
+    is_read_slowly: bool,
     /// Bytes of an unwanted value still to come.
     swallow: u64,
     retrieval: Option<Retrieval>,
@@ -61,6 +63,12 @@ pub struct Session {
 }
 
 impl Session {
+    /// Notes whether the client has taken all of a batch's output at once. One that once has not gets less at a time from then on, and so
+    /// holds less.
+    pub fn note_reading(&mut self, all_at_once: bool) {
+        self.is_read_slowly |= !all_at_once;
+    }
+
     /// Bytes of memory that it holds for a request that is arriving.
     pub fn held(&self) -> u64 {
         self.share.bytes()
@@ -70,7 +78,7 @@ impl Session {
     /// again, with more behind it, at the next call.
     pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         let mut written = self.written;
-        self.enough = shared.unsent.enough();
+        self.enough = shared.unsent.enough(self.is_read_slowly);
         let result = worker.serve(&mut written, |worker| self.dialogue(shared, worker, input, out));
         self.written = written;
         result

@@ -113,12 +113,14 @@ impl Output {
             return;
         }
         let rest = self.bytes.len() - self.sent;
-        if self.bytes.capacity() > SPARE_MAX && rest <= self.bytes.capacity() / 2 {
+        // A buffer that has doubled may be half empty from the start.
+        let is_roomy = rest <= self.bytes.capacity() / 4 * 3;
+        if self.bytes.capacity() > SPARE_MAX && is_roomy {
             // In place: not for a moment more memory than there was.
             self.bytes.drain(..self.sent);
             self.bytes.shrink_to_fit();
             self.sent = 0;
-        } else if rest <= self.bytes.capacity() / 2 {
+        } else if is_roomy {
             let rest = self.bytes[self.sent..].to_vec();
             spare.put(std::mem::replace(&mut self.bytes, rest));
             self.sent = 0;

@@ -135,6 +135,7 @@ impl<S: Transport> Connection<S> {
             }
         };
         let sent = self.send(loan)?;
+        self.session.note_reading(sent);
         Ok(match progress {
             Progress::More(need) => {
                 self.need = need;

@@ -115,23 +115,24 @@ fn a_steady_slow_reader_gets_all_of_it() {
     let server = Running::volatile(Config { threads: 1, memory_limit: limit, item_size_max: 300_000, ..config() });
     let value = "v".repeat(1000);
     assert_eq!(server.client().say(&format!("set c 0 0 1000\r\n{value}\r\n")), "STORED\r\n");
-    // More of it than the kernel takes for a client that does not read.
-    let large = "v".repeat(250_000);
-    assert_eq!(server.client().say(&format!("set large 0 0 250000\r\n{large}\r\n")), "STORED\r\n");
+    // More of it than the kernel takes for a client that does not read, and one of it is more than a batch of small ones.
+    let large = "v".repeat(290_000);
+    assert_eq!(server.client().say(&format!("set large 0 0 290000\r\n{large}\r\n")), "STORED\r\n");
     let mut slow = server.client();
-    slow.send("get c\r\n".repeat(20_000).as_bytes());
+    slow.send("get c\r\n".repeat(40_000).as_bytes());
     let mut deaf: Vec<Client> = Vec::new();
     let mut got = Vec::new();
-    let wanted = format!("VALUE c 0 1000\r\n{value}\r\nEND\r\n").repeat(20_000);
-    for round in 0.. {
-        if round < 60 {
+    let wanted = format!("VALUE c 0 1000\r\n{value}\r\nEND\r\n").repeat(40_000);
+    loop {
+        // Once the kernel takes no more for it, either, and the server knows it for one that reads slowly.
+        if got.len() > 16 << 20 && deaf.len() < 60 {
             let client = server.client();
             client.stream.set_nonblocking(true).unwrap();
             // What does not go through at once is not sent.
             let _ = (&client.stream).write(value_requests().as_bytes());
             deaf.push(client);
         }
-        let mut piece = vec![0; 100_000];
+        let mut piece = vec![0; 200_000];
         let read = slow.stream.read(&mut piece).unwrap();
         assert!(read > 0, "closed after {} bytes", got.len());
         got.extend_from_slice(&piece[..read]);
