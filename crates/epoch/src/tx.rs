@@ -190,7 +190,7 @@ impl<'t> Tx<'t> {
             }
             let address = thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
             // SAFETY: this thread's cursor, inside a transaction of `epoch`, which is not durable before that ends; two epochs at most are not
-            // durable. The line lies in the heap, and nobody else writes it during this transaction.
+            // durable. The line lies in the heap, and no other thread writes it during this transaction.
             unsafe { undo.save(&mut cursor, epoch, line, address) };
             tag.store(mine, Relaxed);
             added += 1;

@@ -72,7 +72,7 @@ impl Cells {
     }
 
     fn all(&self) -> Vec<u64> {
-        // SAFETY: nobody writes now.
+        // SAFETY: no thread writes now.
         (0..CELLS).map(|cell| unsafe { self.at(cell).read() }).collect()
     }
 }
@@ -211,7 +211,7 @@ fn blocks_and_roots_are_undone() {
     };
     let before = live(Left::now(home.path()));
     let tx = thread.begin().unwrap();
-    // SAFETY: live; nobody uses it afterwards. The root is one that nobody reads.
+    // SAFETY: live, and not used afterwards. No program reads the root.
     unsafe {
         tx.free(kept);
         let other = tx.alloc(70_000).unwrap();
@@ -250,7 +250,7 @@ fn a_transaction_that_marks_too_much_is_undone() {
     }
     let tx = thread.begin().unwrap();
     for part in blocks.iter().chain(&parts) {
-        // SAFETY: nobody else uses these blocks.
+        // SAFETY: this test alone uses these blocks.
         unsafe {
             tx.mark(part.as_ptr(), 1 << 20);
             part.write_bytes(9, 1 << 20);
@@ -261,7 +261,7 @@ fn a_transaction_that_marks_too_much_is_undone() {
     drop(thread);
     drop(pool);
     let pool = Pool::open(home.path(), &options).unwrap();
-    // SAFETY: live blocks, which nobody writes.
+    // SAFETY: live blocks, which no thread writes.
     assert!(firsts.iter().all(|at| unsafe { *(*at as *const u8) } != 9));
     drop(pool);
 }

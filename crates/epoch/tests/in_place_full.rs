@@ -76,7 +76,7 @@ fn check(dir: &Path) {
     assert!(pool.recovery().lines_replayed > 8 << 20 >> 7, "{:?}", pool.recovery());
     for number in 0..BLOCKS {
         let block: NonNull<u8> = pool.root(&number.to_string()).unwrap().ptr;
-        // SAFETY: a live block, which nobody writes.
+        // SAFETY: a live block, which no thread writes.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), 1 << 20) };
         assert!(bytes.iter().all(|byte| *byte == 1), "block {number}");
     }

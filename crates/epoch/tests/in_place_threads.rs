@@ -100,7 +100,7 @@ fn a_kill_beside_threads_leaves_whole_transactions() {
         let told = std::fs::read(home.path().join("durable")).unwrap();
         for number in 0..THREADS {
             let first = lines_of(&pool, number);
-            // SAFETY: a live block, which nobody writes now.
+            // SAFETY: a live block, which no thread writes now.
             let values: Vec<u64> = (0..LINES).map(|nth| unsafe { first.as_ptr().byte_add(nth * 64).read() }).collect();
             assert!(values.iter().all(|value| *value == values[0]), "round {round}, thread {number}: {values:?}");
             let told = u64::from_le_bytes(told[number * 8..][..8].try_into().unwrap());

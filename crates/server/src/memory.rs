@@ -93,16 +93,11 @@ impl Given {
     pub fn of(config: &Config, pool: &Pool) -> Given {
         let heap = match config.prefault {
             true => pool.heap_range().1,
-            false if config.evict && !is_shared(pool) => 0,
+            false if config.evict && !store::is_shared(pool) => 0,
             false => pool.space().in_use,
         };
         Given { log: pool.stats().log_capacity, heap }
     }
-}
-
-/// Whether other programs have objects in `pool`, which are not the server's to give up.
-fn is_shared(pool: &Pool) -> bool {
-    pool.root_names().iter().any(|name| name != store::ROOT)
 }
 
 /// The most bytes of memory that a server takes, by purpose.

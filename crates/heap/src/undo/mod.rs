@@ -235,7 +235,7 @@ pub struct Undo {
 }
 
 // SAFETY: `bytes` is the region's mapping or the private one, which live as long as `region` and this do. A block is written by the one thread that
-// took it, and read by nobody in this process.
+// took it, and not read in this process.
 unsafe impl Send for Undo {}
 // SAFETY: as above.
 unsafe impl Sync for Undo {}
@@ -246,7 +246,7 @@ impl Undo {
         let (nominal, total) = blocks(sb);
         let (bytes, private) = match region.bytes() {
             Some(bytes) => (bytes, None),
-            // The log of those that only look: what they save is for nobody.
+            // A process that only looks has a log of its own, which is not read.
             None => {
                 let private = Mapping::anonymous(None, file_len(sb) as usize, false)?;
                 let first = NonNull::new(private.as_ptr()).expect("a mapping is not at address 0");

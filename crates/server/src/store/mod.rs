@@ -287,6 +287,11 @@ pub struct Store {
     crawler_enabled: AtomicBool,
 }
 
+/// Whether other programs have objects in `pool`, which are not the server's to give up.
+pub fn is_shared(pool: &Pool) -> bool {
+    pool.root_names().iter().any(|name| name != ROOT)
+}
+
 impl Store {
     /// Opens the store in `pool`, or creates it. Returns when no CAS id of an earlier process can come again.
     pub fn open(pool: &Pool, limit: u64, evict: bool, now: u32) -> Result<Store> {

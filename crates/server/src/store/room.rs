@@ -296,7 +296,7 @@ impl Store {
     ///
     /// Where other programs have objects in the pool, how many chunks theirs take is not known: then `-m` bounds the bytes of items.
     pub(super) fn fit_bound(&self) {
-        let shared = self.pool.root_names().iter().any(|name| name != super::ROOT);
+        let shared = super::is_shared(&self.pool);
         self.shares_pool.store(shared, Ordering::Relaxed);
         let lists: u64 = self.roots.lists().map(|bytes| Pool::chunk_bytes_of(1, bytes)).sum();
         let table = Pool::chunk_bytes_of(self.table.segments() + 1, SEGMENT_BLOCK) + lists;

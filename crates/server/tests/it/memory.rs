@@ -174,22 +174,27 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
     assert_eq!(served.stat(&other, "response_obj_bytes"), 0);
 }
 
+/// New connections send the same beginning of a request until one is answered: those before it, and the answer.
+fn send_until_refused(served: &mut Served, part: &str) -> (Vec<Link>, String) {
+    let mut links = Vec::new();
+    loop {
+        let link = served.connect();
+        let said = served.say(&link, part.as_bytes());
+        if !said.is_empty() {
+            return (links, said);
+        }
+        links.push(link);
+        assert!(links.len() < 2000, "never refused");
+    }
+}
+
 #[test]
 fn requests_that_never_end_are_refused_and_closed() {
     let mut served = served();
     let [reader] = connect(&mut served);
     // Each value is smaller than what a worker reads at once.
     let part = format!("set a 0 0 60000\r\n{}", "v".repeat(50_000));
-    let mut links = Vec::new();
-    let refused = loop {
-        let link = served.connect();
-        let said = served.say(&link, part.as_bytes());
-        if !said.is_empty() {
-            break said;
-        }
-        links.push(link);
-        assert!(links.len() < 2000, "never refused");
-    };
+    let (links, refused) = send_until_refused(&mut served, &part);
     assert_eq!(refused, "SERVER_ERROR out of memory storing object\r\n");
     let held = served.stat(&reader, "read_buf_bytes");
     assert!(held > HEAP / 4 && held <= HEAP / 2, "{held} bytes are held");
@@ -215,16 +220,7 @@ fn lines_that_never_end_are_refused_and_closed() {
     let line = format!("get {}", "k ".repeat(30_000));
     // It has a share for some bytes more than it has sent.
     served.say(&patient, &line.as_bytes()[..5000]);
-    let mut links = Vec::new();
-    let refused = loop {
-        let link = served.connect();
-        let said = served.say(&link, line.as_bytes());
-        if !said.is_empty() {
-            break said;
-        }
-        links.push(link);
-        assert!(links.len() < 2000, "never refused");
-    };
+    let (mut links, refused) = send_until_refused(&mut served, &line);
     assert_eq!(refused, "SERVER_ERROR out of memory reading request\r\n");
     assert_eq!(served.clients.count(), links.len() + 3, "it is closed");
     let held = served.stat(&reader, "read_buf_bytes");

@@ -221,8 +221,9 @@ final class ClassScan {
     }
 
     /**
-     * Is it known of that instance field that no replica has it: of the JDK's, those of classes that are no data and those that {@link Skip} lists? Then nobody needs to
-     * see stores to it. Of a transient field of another class nothing is known here: a subclass that writes its serial form itself makes it data.
+     * Whether no replica is known to have that instance field, so that stores to it need no barrier: fields of the JDK's classes that are no
+     * data, and those that {@link Skip} lists. Of a transient field of another class this is not known: a subclass that writes its serial
+     * form itself makes it data.
      */
     boolean leftOut(String owner, String field) {
         return onlyData && (!Skip.mayHoldData(owner) || Skip.leftOut(owner, field));
