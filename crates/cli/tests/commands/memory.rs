@@ -70,6 +70,21 @@ fn wait_until_below(limit: u64, server: &Server, files: Option<&Path>) {
     }
 }
 
+/// Waits until a server has given up the items beyond a lower limit, and tells how many of 4000 bytes it has kept.
+///
+/// Its memory can be below the bound before: the bound counts a log, threads and buffers that a small server never fills.
+fn kept_within(limit: u64, server: &Server) -> usize {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let left = kept(&mut server.client(), 25_000);
+        if left as u64 * 4000 <= limit {
+            return left;
+        }
+        assert!(Instant::now() < end, "{left} items of 4000 bytes in {limit} bytes: {}", server.ready);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn memory_follows_the_limit_down_and_up() {
     let stderr = tempfile::NamedTempFile::new().unwrap();
@@ -92,8 +107,8 @@ fn memory_follows_the_limit_down_and_up() {
             assert!(server.ready.ends_with("once items beyond -m are given up"), "{}", server.ready);
             wait_until_below(17 * MIB + PROGRAM, &server, files);
             assert!(self::taken(&server, files) <= most(&server));
-            let left = kept(&mut server.client(), 25_000);
-            assert!((2000..4200).contains(&left), "{left} items of 4000 bytes in 16 MiB");
+            let left = kept_within(16 * MIB, &server);
+            assert!(left > 2000, "{left} items of 4000 bytes in 16 MiB");
             assert_eq!(server.end(libc::SIGTERM), Some(0));
             passes(&["verify", s(&pool)]);
 
