@@ -5,19 +5,23 @@
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::panic::Location;
 use std::ptr::{NonNull, without_provenance};
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
 use towa_heap::Root;
 use towa_heap::alloc::Marker;
-use towa_heap::undo::Undo;
+use towa_heap::undo::{BLANK_MAX, Undo};
 use towa_media::LINE;
 
 use crate::pool::Pool;
-use crate::tags::tag_of;
+use crate::tags::{Tags, tag_of};
 use crate::thread::{Thread, Window};
 use crate::{Error, Result};
+
+/// No epoch: the bytes may belong to something.
+const NEVER: u64 = u64::MAX;
 
 /// What an undoable transaction can restore.
 #[derive(Debug, Default)]
@@ -75,6 +79,14 @@ impl<'t> Tx<'t> {
     #[inline]
     #[track_caller]
     pub unsafe fn mark(&self, address: *const u8, len: usize) {
+        self.mark_lines(address, len, NEVER);
+    }
+
+    /// [`mark`](Self::mark), of a block that is given out: as of the end of any epoch from `unused_since` on in which no line of it is marked
+    /// its bytes behind the first line belong to nothing.
+    #[inline]
+    #[track_caller]
+    fn mark_lines(&self, address: *const u8, len: usize, unused_since: u64) {
         let window = self.thread.window.get();
         if window.tags.is_null() || len == 0 {
             if self.thread.undoable.get() && len > 0 {
@@ -91,7 +103,8 @@ impl<'t> Tx<'t> {
             // SAFETY: within the tags: one byte for each line of the heap, and the range lies in the heap.
             let tag = unsafe { &*window.tags.add(line).cast::<AtomicU8>() };
             if tag.load(Relaxed) != window.tag {
-                return self.mark_slow(line as u64, last as u64);
+                let unused_since = if line == first { unused_since } else { NEVER };
+                return self.mark_slow(line as u64, last as u64, unused_since);
             }
         }
     }
@@ -111,14 +124,14 @@ impl<'t> Tx<'t> {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn mark_slow(&self, first: u64, last: u64) {
+    fn mark_slow(&self, first: u64, last: u64, unused_since: u64) {
         let thread = self.thread;
         let engine = thread.engine();
         let slot = thread.slot();
         let tags = engine.tags.as_ref().expect("only tracked heaps come here");
         let epoch = thread.epoch.get();
         if let Some(undo) = engine.heap.undo() {
-            return self.mark_in_place(undo, first, last);
+            return self.mark_in_place(undo, first, last, unused_since);
         }
         let (mine, before, after) = (tag_of(epoch), tag_of(epoch - 1), tag_of(epoch + 1));
         if let Some(warming) = &engine.warming {
@@ -167,38 +180,76 @@ impl<'t> Tx<'t> {
     }
 
     /// [`mark_slow`](Self::mark_slow) of a heap in place: the old bytes go to the undo log, before the line may be written.
-    fn mark_in_place(&self, undo: &Undo, first: u64, last: u64) {
+    fn mark_in_place(&self, undo: &Undo, first: u64, last: u64, unused_since: u64) {
         let (thread, epoch) = (self.thread, self.epoch());
         let tags = thread.engine().tags.as_ref().expect("only tracked heaps come here");
         let (mine, after) = (tag_of(epoch), tag_of(epoch + 1));
         if thread.undoable.get() {
             (first..=last).for_each(|line| self.save_for_rollback(line));
         }
-        let mut cursor = thread.undo_cursor.borrow_mut();
-        let mut added = 0;
+        if first < last && self.is_blank(undo, tags, first..last + 1, unused_since) {
+            return self.mark_blank(undo, tags, first..last + 1);
+        }
+        let (mut added, mut run) = (0, first);
         for line in first..=last {
-            let tag = tags.get(line);
-            let found = tag.load(Relaxed);
-            if found == mine {
+            let found = tags.get(line).load(Relaxed);
+            if found != mine && found != after {
                 continue;
             }
+            added += self.save_lines(undo, tags, run..line);
+            run = line + 1;
             if found == after {
                 // The entry of the later epoch has the bytes of this one's end, or an earlier entry of this one has those before it. What
                 // stands in the line now was never durable.
                 self.conflict(line);
-                continue;
             }
-            let address = thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
-            // SAFETY: this thread's cursor, inside a transaction of `epoch`, which is not durable before that ends; two epochs at most are not
-            // durable. The line lies in the heap, and no other thread writes it during this transaction.
-            unsafe { undo.save(&mut cursor, epoch, line, address) };
-            tag.store(mine, Relaxed);
-            added += 1;
         }
-        drop(cursor);
+        added += self.save_lines(undo, tags, run..last + 1);
         if added > 0 {
             self.account(epoch, added, 0);
         }
+    }
+
+    /// Saves lines that this epoch has not marked yet, and marks them. How many they are.
+    fn save_lines(&self, undo: &Undo, tags: &Tags, lines: Range<u64>) -> u64 {
+        let (count, epoch) = (lines.end - lines.start, self.epoch());
+        if count > 0 {
+            let address = self.thread.engine().heap.base().as_ptr().wrapping_add(lines.start as usize * LINE);
+            // SAFETY: this thread's cursor, inside a transaction of `epoch`, which is not durable before that ends; two epochs at most are not
+            // durable. The lines lie in the heap, and no other thread writes them during this transaction.
+            unsafe { undo.save(&mut self.thread.undo_cursor.borrow_mut(), epoch, lines.start, (count, 0), address) };
+            lines.for_each(|line| tags.get(line).store(tag_of(epoch), Relaxed));
+        }
+        count
+    }
+
+    /// Whether no state that a kill can leave needs the bytes of these lines, of a block that is unused since then, but those of the first
+    /// line. A line that was marked since the durable epoch may have been another block's then, or this one's.
+    fn is_blank(&self, undo: &Undo, tags: &Tags, lines: Range<u64>, unused_since: u64) -> bool {
+        let (durable, epoch) = (undo.durable(), self.epoch());
+        if unused_since > durable {
+            return false;
+        }
+        let before = if durable + 1 < epoch { tag_of(epoch - 1) } else { tag_of(epoch) };
+        let marked = [tag_of(epoch), tag_of(epoch + 1), before];
+        lines.into_iter().all(|line| !marked.contains(&tags.get(line).load(Relaxed)))
+    }
+
+    /// Marks the lines of a new block, which are blank behind the first.
+    fn mark_blank(&self, undo: &Undo, tags: &Tags, lines: Range<u64>) {
+        let (thread, epoch) = (self.thread, self.epoch());
+        let mut cursor = thread.undo_cursor.borrow_mut();
+        let mut added = 0;
+        for first in lines.clone().step_by(BLANK_MAX as usize + 1) {
+            let blank = (lines.end - first - 1).min(BLANK_MAX);
+            let address = thread.engine().heap.base().as_ptr().wrapping_add(first as usize * LINE);
+            // SAFETY: as in `save_lines`; and `is_blank` says that the lines behind it are blank.
+            unsafe { undo.save(&mut cursor, epoch, first, (1, blank), address) };
+            added += 1;
+        }
+        drop(cursor);
+        lines.for_each(|line| tags.get(line).store(tag_of(epoch), Relaxed));
+        self.account(epoch, added, 0);
     }
 
     /// Counts `added` lines marked first, and `saved` old ones that go to the log beside them.
@@ -394,6 +445,11 @@ impl Marker for Marks<'_> {
         // SAFETY: the allocator marks headers that no other transaction writes, by the epoch rule, and blocks that
         // it gives to this one.
         unsafe { self.0.mark(without_provenance(address), len) };
+    }
+
+    #[inline]
+    fn mark_block(&self, address: usize, len: usize, unused_since: u64) {
+        self.0.mark_lines(without_provenance(address), len, unused_since);
     }
 
     #[inline]

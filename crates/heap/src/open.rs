@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use towa_media::{Access, Durability, Kind, LINE, Lock, Medium, Region};
+use towa_media::{Access, Durability, Kind, Lock, Medium, Region};
 
 use crate::alloc::{self, Allocator, CHUNK};
 use crate::create::{check_heap_len, check_in_place};
@@ -312,7 +312,7 @@ impl Found {
     /// Provides memory for the lines that are to be undone, and for the root table and the headers of chunks.
     fn provide_lines(&self, image: &dyn Region, sb: &Superblock) -> Result<()> {
         let chunks: BTreeSet<u64> = match &self.logged {
-            Logged::Undo(found) => found.lines.numbers().map(|line| line * LINE as u64 / CHUNK).collect(),
+            Logged::Undo(found) => found.lines.rows().flat_map(|row| row.start / CHUNK..row.end.div_ceil(CHUNK)).collect(),
             _ => BTreeSet::new(),
         };
         image.reserve(0, alloc::headers_in_use_end(sb.heap_len, CHUNK, self.frontier(sb)))?;

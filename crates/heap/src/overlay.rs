@@ -3,6 +3,7 @@
 //! What must always hold: what is read through it is what replaying the same log into the image would make of it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use towa_media::{LINE, Region};
 
@@ -18,6 +19,8 @@ const WORDS: u64 = LINE as u64 / 8;
 pub(crate) struct Overlay {
     /// With a bit for each word of the line that the log holds.
     lines: BTreeMap<u64, (u8, [u8; LINE])>,
+    /// Rows of lines that are zero, whatever `lines` has of them: how many lines follow each first one. None overlaps another.
+    blank: BTreeMap<u64, u64>,
     /// Lines from here on are not kept.
     end: u64,
 }
@@ -25,7 +28,7 @@ pub(crate) struct Overlay {
 impl Overlay {
     /// Keeps the lines of the first `len` bytes of the heap.
     pub fn new(len: u64) -> Overlay {
-        Overlay { lines: BTreeMap::new(), end: len.div_ceil(LINE as u64) }
+        Overlay { lines: BTreeMap::new(), blank: BTreeMap::new(), end: len.div_ceil(LINE as u64) }
     }
 
     /// Lays lines from `first` on over what is there.
@@ -45,14 +48,26 @@ impl Overlay {
         }
     }
 
-    /// Which lines it has, in order.
-    pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
-        self.lines.keys().copied()
+    /// Makes `count` lines from `first` on zero, over every line that is laid over them before or after this.
+    pub fn add_blank(&mut self, first: u64, count: u64) {
+        let count = count.min(self.end.saturating_sub(first));
+        if count > 0 {
+            let known = self.blank.entry(first).or_insert(0);
+            *known = count.max(*known);
+        }
+    }
+
+    /// The bytes of the heap that it has, in rows.
+    pub fn rows(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let row = |first: u64, count: u64| first * LINE as u64..(first + count) * LINE as u64;
+        let lines = self.lines.keys().map(move |&line| row(line, 1));
+        lines.chain(self.blank.iter().map(move |(&first, &count)| row(first, count)))
     }
 
     /// Lays the lines of `newer` over these.
     pub fn append(&mut self, newer: Overlay) {
         self.lines.extend(newer.lines);
+        newer.blank.into_iter().for_each(|(first, count)| self.add_blank(first, count));
     }
 
     /// Writes the lines that end at or before offset `end` over `image`, and forgets them. Durable behind a fence of the image.
@@ -74,17 +89,33 @@ impl Overlay {
             }
             span.extend_from_slice(&bytes);
         }
-        Ok(image.stream(span_first * LINE as u64, &span)?)
+        image.stream(span_first * LINE as u64, &span)?;
+        self.write_blank_below(image, end)
+    }
+
+    fn write_blank_below(&mut self, image: &dyn Region, end: u64) -> crate::Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let end = end / LINE as u64;
+        let later = self.blank.split_off(&end);
+        for (first, count) in std::mem::replace(&mut self.blank, later) {
+            let upto = (first + count).min(end);
+            let bytes = first * LINE as u64..upto * LINE as u64;
+            for off in bytes.clone().step_by(ZEROS.len()) {
+                image.stream(off, &ZEROS[..(bytes.end - off).min(ZEROS.len() as u64) as usize])?;
+            }
+            self.add_blank(upto, first + count - upto);
+        }
+        Ok(())
     }
 
     /// Where in the heap the last of its lines ends.
     pub fn last_end(&self) -> u64 {
-        self.lines.last_key_value().map_or(0, |(index, _)| (index + 1) * LINE as u64)
+        self.rows().map(|row| row.end).max().unwrap_or(0)
     }
 
     /// Lines that it holds, whole or in part.
     pub fn len(&self) -> u64 {
-        self.lines.len() as u64
+        self.lines.len() as u64 + self.blank.values().sum::<u64>()
     }
 
     /// Reads heap bytes from `off` on: `image`, and the lines over it.
@@ -102,7 +133,21 @@ impl Overlay {
                 into[(byte - off) as usize] = bytes[(byte - at) as usize];
             }
         }
+        self.clear_blank(off, into);
         Ok(())
+    }
+
+    /// Makes zeros of what is blank in `into`, which is from offset `off` on.
+    fn clear_blank(&self, off: u64, into: &mut [u8]) {
+        let (line, end) = (LINE as u64, off + into.len() as u64);
+        // The last row that begins before may reach into it.
+        let before = self.blank.range(..off / line).next_back();
+        for (&first, &count) in before.into_iter().chain(self.blank.range(off / line..end.div_ceil(line))) {
+            let (from, to) = ((first * line).max(off), ((first + count) * line).min(end));
+            if from < to {
+                into[(from - off) as usize..(to - off) as usize].fill(0);
+            }
+        }
     }
 
     /// Checks what opening relies on, the roots and the headers of runs, as of an epoch with this frontier. Gives the roots' names.
@@ -113,5 +158,51 @@ impl Overlay {
         alloc::check_runs(&mut |off, into: &mut [u8]| self.read(image, off, into), sb.heap_len, CHUNK, frontier)?
             .map_err(|damage: Damage| damage.to_string())?;
         Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use towa_media::sim::{Model, SimMedium};
+    use towa_media::{Allocation, Medium};
+
+    use super::*;
+
+    const LEN: usize = 64 * LINE;
+
+    /// What is read in pieces of any length, and what is written, in parts, is the same: lines over the image, blank rows over both.
+    #[test]
+    fn what_is_written_is_what_was_read() {
+        let medium = SimMedium::new(Model::Line);
+        let image = medium.create("image", LEN as u64, Allocation::Full).unwrap();
+        image.stream(0, &[1; LEN]).unwrap();
+        let mut overlay = Overlay::new(LEN as u64);
+        overlay.add_blank(10, 20);
+        (5..35).for_each(|line| overlay.add(line, &[2; LINE]));
+        overlay.add_blank(40, 1);
+        overlay.add_blank(60, 100);
+        let byte = |at: usize| match at / LINE {
+            10..30 | 40 | 60.. => 0,
+            5..35 => 2,
+            _ => 1,
+        };
+        let wanted: Vec<u8> = (0..LEN).map(byte).collect();
+        for len in [1, 40, LINE, 100, LEN] {
+            for at in (0..=LEN - len).step_by(len) {
+                let mut found = vec![9; len];
+                overlay.read(&*image, at as u64, &mut found).unwrap();
+                assert_eq!(found, wanted[at..at + len], "{len} bytes at {at}");
+            }
+        }
+        assert_eq!((overlay.len(), overlay.last_end()), (30 + 20 + 1 + 4, LEN as u64));
+        for end in [0, 7, 20, 25, 41, 64] {
+            overlay.write_below(&*image, end * LINE as u64).unwrap();
+            let mut found = vec![9; LEN];
+            overlay.read(&*image, 0, &mut found).unwrap();
+            assert_eq!(found, wanted, "once what lies before line {end} is written");
+        }
+        let mut found = vec![9; LEN];
+        image.read(0, &mut found).unwrap();
+        assert_eq!((found, overlay.len()), (wanted, 0));
     }
 }

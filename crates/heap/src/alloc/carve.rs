@@ -132,7 +132,8 @@ impl Allocator {
         self.put_header(m, run.chunk, header);
         let mut central = self.classes[class].lock();
         let index = central.next_index();
-        self.table.set_slab(len, SlabChunk { key, index, head: run.chunk, scanned: true, leaving: false });
+        let (head, unused_since) = (run.chunk, run.unused_since);
+        self.table.set_slab(len, SlabChunk { key, index, head, unused_since, scanned: true, leaving: false });
         let epoch = if cache.journal.is_some() { HELD } else { m.epoch() };
         central.add_carved(run.chunk, epoch);
         self.take_from(&mut central, &mut cache.bins[class], class, index);
@@ -164,12 +165,12 @@ impl Allocator {
         let run = run.ok_or(none)?;
         self.put_header(m, run.chunk, RunHeader { kind: Kind::Large { size: size as u64 }, len, clean: false });
         let block = self.geo.at(self.geo.offset(run.chunk));
-        m.mark(block.as_ptr() as usize, size);
+        m.mark_block(block.as_ptr() as usize, size, run.unused_since);
         self.table.set_large(run.chunk);
         self.runs.lock().large.insert(run.chunk, len);
         self.large_bytes.fetch_add(u64::from(len) * CHUNK, Relaxed);
         if let Some(journal) = &mut cache.journal {
-            journal.large_allocs.push(Run { epoch: m.epoch(), clean: false, ..run });
+            journal.large_allocs.push(Run { epoch: m.epoch(), unused_since: m.epoch(), clean: false, ..run });
         }
         Ok(block)
     }
@@ -177,7 +178,7 @@ impl Allocator {
     #[cold]
     #[inline(never)]
     pub(super) fn free_large<M: Marker>(&self, cache: &mut Cache, m: &M, addr: usize) {
-        let run = Run { epoch: m.epoch(), ..self.large_at(addr) };
+        let run = Run { epoch: m.epoch(), unused_since: m.epoch(), ..self.large_at(addr) };
         self.put_header(m, run.chunk, RunHeader { kind: Kind::Free, len: run.len, clean: false });
         cache.epoch = m.epoch();
         match &mut cache.journal {
@@ -270,7 +271,7 @@ impl Allocator {
             }
             keep(journal, rest);
         }
-        Some(Run::solid(run.chunk, len, run.epoch, run.clean))
+        Some(Run { len, hollow: false, backed: len, ..run })
     }
 
     /// Takes `len` chunks at the frontier, with the free run that ends there.
@@ -292,7 +293,7 @@ impl Allocator {
             (self.provide)(self.geo.offset(tail.chunk)..self.geo.offset(tail.chunk + tail.len)).ok()?;
         }
         let run = runs.extend(tail, more);
-        let run = Run::solid(run.chunk, run.len, run.epoch, run.clean);
+        let run = Run { hollow: false, backed: run.len, ..run };
         self.frontier.store(self.geo.offset(runs.frontier), Release);
         Some(run)
     }

@@ -67,6 +67,12 @@ use towa_media::persist::prefetch;
 pub trait Marker {
     /// Called before the bytes `addr..addr + len` are written.
     fn mark(&self, addr: usize, len: usize);
+    /// The same of a block that is given out now. Its bytes but those of its first line belong to no state as of the end of
+    /// any epoch from `unused_since` on in which no line of it is marked.
+    fn mark_block(&self, addr: usize, len: usize, unused_since: u64) {
+        let _ = unused_since;
+        self.mark(addr, len);
+    }
     /// A hint that the line at `addr` will be marked before long.
     fn prefetch_mark(&self, addr: usize) {
         let _ = addr;
@@ -168,7 +174,7 @@ impl Allocator {
         if self.geo.word(off).load(Relaxed) == tag {
             self.check_reuse(&slab, off);
         }
-        m.mark(block.as_ptr() as usize, BLOCK_HEADER + size);
+        m.mark_block(block.as_ptr() as usize, BLOCK_HEADER + size, slab.unused_since);
         self.write_block_header(off, [tag, slab.key.live(tag, size)]);
         if let Some(journal) = &mut cache.journal {
             journal.allocs.push(off);

@@ -175,7 +175,7 @@ impl Opened {
             Kind::Slab { class, seal } => {
                 let index = self.classes[usize::from(class)].add_unscanned(chunk);
                 let key = SlabKey { seal, class, clean };
-                self.table.set_slab(len, SlabChunk { key, index, head: chunk, scanned: false, leaving: false });
+                self.table.set_slab(len, SlabChunk { key, index, head: chunk, unused_since: 0, scanned: false, leaving: false });
                 self.slabs += 1;
             }
             Kind::Large { .. } => {

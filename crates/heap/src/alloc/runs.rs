@@ -16,6 +16,9 @@ pub(super) struct Run {
     pub(super) chunk: u32,
     pub(super) len: u32,
     pub(super) epoch: u64,
+    /// The newest epoch at whose end a byte of it may have belonged to something. As of the end of this epoch and of all later ones it is
+    /// free, whatever headers were written since.
+    pub(super) unused_since: u64,
     /// Never written, see [`RunHeader::clean`](super::header::RunHeader::clean).
     pub(super) clean: bool,
     /// Parts of it, or all, may have no memory: space must be provided before it is written.
@@ -25,9 +28,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// One that has all of its memory.
+    /// One that has all of its memory, and that became free in `epoch`.
     pub(super) fn solid(chunk: u32, len: u32, epoch: u64, clean: bool) -> Run {
-        Run { chunk, len, epoch, clean, hollow: false, backed: len }
+        Run { chunk, len, epoch, unused_since: epoch, clean, hollow: false, backed: len }
     }
 }
 
@@ -200,6 +203,7 @@ pub(super) fn join(low: Run, high: Run) -> Run {
         chunk: low.chunk,
         len: low.len + high.len,
         epoch: low.epoch.max(high.epoch),
+        unused_since: low.unused_since.max(high.unused_since),
         clean: low.clean && high.clean,
         hollow: low.hollow || high.hollow,
         backed: low.backed + high.backed,

@@ -1,8 +1,8 @@
 //! What DRAM knows of every chunk: enough for `free` to check a pointer and for `alloc` to write a header without a lock.
 //!
 //! An entry is written while its chunk changes hands (under a lock, before any block of it is given out) and only read
-//! otherwise. A thread that holds a pointer to a live block got it through something that orders it after that write. Sixteen
-//! bytes a chunk, zero pages until used: 8 MiB of address space for 64 GiB of heap.
+//! otherwise. A thread that holds a pointer to a live block got it through something that orders it after that write. 24
+//! bytes a chunk, zero pages until used: 12 MiB of address space for 64 GiB of heap.
 //!
 //! A thread's bin may hold blocks of a slab that is no more (see `evacuate`). So an entry may be read while it changes: the seal is
 //! stored before the rest of the entry (release) and loaded after it (acquire), so what reads as a slab comes with the seal of that
@@ -25,6 +25,8 @@ const INDEX_SHIFT: u32 = 32;
 struct Slot {
     info: AtomicU64,
     seal: AtomicU64,
+    /// Of a slab's chunks.
+    unused_since: AtomicU64,
 }
 
 /// What a chunk belongs to.
@@ -46,6 +48,8 @@ pub(super) struct SlabChunk {
     pub(super) index: u32,
     /// The slab's first chunk.
     pub(super) head: u32,
+    /// See [`Run::unused_since`](super::runs::Run::unused_since): of the run that it was carved from; 0 for one found at opening.
+    pub(super) unused_since: u64,
     /// Whether DRAM knows every block's state.
     pub(super) scanned: bool,
     /// Whether it is being evacuated: no block of it is given out.
@@ -70,7 +74,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(chunks: u32) -> Self {
         let slots = Box::<[Slot]>::new_zeroed_slice(chunks as usize);
-        // SAFETY: a slot is two integers, for which zero is a value. (Zeroed by the kernel as touched, not here.)
+        // SAFETY: a slot is three integers, for which zero is a value. (Zeroed by the kernel as touched, not here.)
         let slots = unsafe { slots.assume_init() };
         Self { slots }
     }
@@ -84,6 +88,7 @@ impl Table {
                 key: SlabKey { seal: slot.seal.load(Relaxed), class: (info >> CLASS_SHIFT) as u8, clean: info & CLEAN != 0 },
                 index: (info >> INDEX_SHIFT) as u32,
                 head: chunk - u32::from((info >> DISTANCE_SHIFT) as u8),
+                unused_since: slot.unused_since.load(Relaxed),
                 scanned: info & SCANNED != 0,
                 leaving: info & LEAVING != 0,
             }),
@@ -107,6 +112,7 @@ impl Table {
         for distance in 0..len {
             let slot = &self.slots[(slab.head + distance) as usize];
             slot.seal.store(slab.key.seal, Relaxed);
+            slot.unused_since.store(slab.unused_since, Relaxed);
             slot.info.store(info | u64::from(distance) << DISTANCE_SHIFT, Release);
         }
     }

@@ -106,7 +106,8 @@ impl Follow for UndoFollower<'_> {
         }
         // Those of the epoch at the last look are noted: each was durable then.
         let noted = &mut self.noted;
-        self.seen.look(self.log, &self.sb, self.head.epoch + 1, &mut |epoch, index| noted.entry(epoch).or_default().push(index))?;
+        self.seen
+            .look(self.log, &self.sb, self.head.epoch + 1, &mut |epoch, lines| noted.entry(epoch).or_default().extend(lines))?;
         let after = head(&self.pool, self.log, &self.sb)?;
         // What became durable since the last look has its entries until the next epoch does. (One that becomes durable during the look
         // may get more entries than were seen; the next look finds them.)

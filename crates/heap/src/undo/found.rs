@@ -3,10 +3,12 @@
 //! What must always hold: whatever the file holds, reading it ends; an entry is used only if its check fits, and what
 //! one page that is not as it was written may hide is refused.
 
+use std::ops::Range;
+
 use towa_media::{LINE, Region, files};
 
 use super::{
-    BLOCK, Block, ENTRIES, Entry, GROUP, HEAD_COPY, HEADS_LEN, Head, blocks, entry_sum, keeper_of, seal, seed, taken_word,
+    BLOCK, Block, GROUP, HEAD_COPY, HEADS_LEN, Head, Span, UNIT, UNITS, blocks, entry_sum, keeper_of, seal, seed, taken_word,
 };
 use crate::Result;
 use crate::alloc::CHUNK;
@@ -59,7 +61,7 @@ pub(crate) fn newest_head(region: &dyn Region, sb: &Superblock) -> Result<std::r
 pub(crate) struct Found {
     /// The durable epoch's.
     pub head: Head,
-    /// The lines that epochs after it changed, as they were before.
+    /// The lines that epochs after it changed, as they were before, or zeros.
     pub lines: Overlay,
 }
 
@@ -126,9 +128,8 @@ impl Head {
         let says = whole_header(block, number, seed);
         let Some(nth) = (0..2).find(|nth| word == taken_word(seed, self.epoch + 1 + nth, number)) else {
             return match says {
-                Some((epoch, count)) if epoch > self.epoch && count > 0 => Err(format!(
-                    "block {number} of the undo log has {count} entries of epoch {epoch}, after epoch {}, and its word in block {} does not \
-                     say so",
+                Some((epoch, used)) if epoch > self.epoch && used > 0 => Err(format!(
+                    "block {number} of the undo log has entries of epoch {epoch}, after epoch {}, and its word in block {} does not say so",
                     self.epoch,
                     keeper_of(number)
                 )),
@@ -136,27 +137,61 @@ impl Head {
             };
         };
         let epoch = self.epoch + 1 + nth;
-        let Some((_, count)) = says.filter(|(of, _)| *of == epoch) else {
+        let Some((_, used)) = says.filter(|(of, _)| *of == epoch) else {
             return Err(format!("block {number} of the undo log, which epoch {epoch} took, has no valid header"));
         };
-        for entry in &block.entries[..count] {
-            if entry.check != entry_sum(seed, epoch, entry.index, &entry.line) || entry.index >= sb.heap_len / LINE as u64 {
+        for entry in entries(block, used, (seed, epoch), sb) {
+            let Some(Entry { span, lines, .. }) = entry else {
                 return Err(format!("an entry of epoch {epoch} in block {number} of the undo log has a wrong checksum"));
-            }
-            epochs[nth as usize].add(entry.index, &entry.line);
+            };
+            epochs[nth as usize].add(span.first, lines);
+            epochs[nth as usize].add_blank(span.first + span.count, span.blank);
         }
         Ok(())
     }
 }
 
-/// Epoch and number of entries of block `number`, if what it says of itself is whole.
-fn whole_header(block: &Block, number: u64, seed: u64) -> Option<(u64, usize)> {
-    whole_count((block.epoch, block.count), number, seed).map(|count| (block.epoch, count))
+/// An entry of a block.
+struct Entry<'b> {
+    /// The unit behind it.
+    end: usize,
+    span: Span,
+    /// The bytes of the lines that it has.
+    lines: &'b [u8],
 }
 
-fn whole_count((epoch, sealed): (u64, u64), number: u64, seed: u64) -> Option<usize> {
-    let count = sealed & 0xFF;
-    (count <= ENTRIES as u64 && sealed == seal(taken_word(seed, epoch, number), count)).then_some(count as usize)
+/// The entries in the first `used` units of a block; `None` for one that is not as that epoch wrote it, or not of lines of the heap. Behind an
+/// entry whose end cannot be there are none.
+fn entries<'b>(
+    block: &'b Block,
+    used: usize,
+    (seed, epoch): (u64, u64),
+    sb: &Superblock,
+) -> impl Iterator<Item = Option<Entry<'b>>> {
+    let (words, heap_lines) = (&block.body[..used * UNIT / 8], sb.heap_len / LINE as u64);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let [span, check, rest @ ..] = &words[at..] else { return None };
+        let (packed, span) = (*span, Span::unpack(*span));
+        let Some(lines) = rest.get(..span.count as usize * LINE / 8) else {
+            at = words.len();
+            return Some(None);
+        };
+        at += UNIT / 8 + lines.len();
+        let lines = bytemuck::cast_slice(lines);
+        let is_whole = *check == entry_sum(seed, epoch, packed, lines) && span.end() <= heap_lines;
+        Some(is_whole.then_some(Entry { end: at * 8 / UNIT, span, lines }))
+    })
+}
+
+/// Epoch and used units of block `number`, if what it says of itself is whole.
+fn whole_header(block: &Block, number: u64, seed: u64) -> Option<(u64, usize)> {
+    whole_used((block.epoch, block.used), number, seed).map(|used| (block.epoch, used))
+}
+
+fn whole_used((epoch, sealed): (u64, u64), number: u64, seed: u64) -> Option<usize> {
+    let used = sealed & 0xFF;
+    (used <= UNITS as u64 && sealed == seal(taken_word(seed, epoch, number), used)).then_some(used as usize)
 }
 
 /// The first block at or after `number` that may have been written, as far as the file system tells holes from bytes.
@@ -186,37 +221,36 @@ fn visit(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, &[Block
 /// Which entries of an undo log a backup has seen, while the owner writes beside it.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Of each block, the epoch and how many entries.
+    /// Of each block, the epoch and how many units.
     blocks: Vec<(u64, usize)>,
 }
 
 impl Seen {
-    /// Calls `each` with epoch and line of the entries that were added since the last call, of epochs from `from` on.
-    pub fn look(&mut self, region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    /// Calls `each` with epoch and lines of the entries that were added since the last call, of epochs from `from` on.
+    pub fn look(&mut self, region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, Range<u64>)) -> Result<()> {
         let seed = seed(sb);
-        headers(region, sb, &mut |number, (epoch, count)| {
+        headers(region, sb, &mut |number, (epoch, used)| {
             if self.blocks.len() <= number as usize {
                 self.blocks.resize(number as usize + 1, (0, 0));
             }
             let (known_epoch, known) = self.blocks[number as usize];
             let known = if known_epoch == epoch { known } else { 0 };
-            if epoch < from || count <= known {
+            if epoch < from || used <= known {
                 return Ok(());
             }
             let block = read_block(region, number)?;
             // It was taken by another epoch since its header was read: the next look sees that.
             if block.epoch == epoch {
-                whole_entries(&block, number, seed, sb)
-                    .filter(|(nth, _)| *nth >= known)
-                    .for_each(|(_, entry)| each(epoch, entry.index));
-                self.blocks[number as usize] = (epoch, count);
+                let new = whole_entries(&block, number, seed, sb).filter(|entry| entry.end > known);
+                new.for_each(|entry| each(epoch, entry.span.first..entry.span.end()));
+                self.blocks[number as usize] = (epoch, used);
             }
             Ok(())
         })
     }
 }
 
-/// Calls `each` with epoch, line and bytes of all entries that there are now of epochs from `from` on, while the owner writes beside it.
+/// Calls `each` with epoch, line and bytes of all that there is now of epochs from `from` on, while the owner writes beside it.
 pub(crate) fn entries_from(
     region: &dyn Region,
     sb: &Superblock,
@@ -227,7 +261,11 @@ pub(crate) fn entries_from(
     headers(region, sb, &mut |number, (epoch, _)| {
         if epoch >= from {
             let block = read_block(region, number)?;
-            whole_entries(&block, number, seed, sb).for_each(|(_, entry)| each(block.epoch, entry.index, &entry.line));
+            for Entry { span, lines, .. } in whole_entries(&block, number, seed, sb) {
+                let blank = std::iter::repeat_n(&[0; LINE], span.blank as usize);
+                let lines = lines.as_chunks().0.iter().chain(blank);
+                (span.first..).zip(lines).for_each(|(index, line)| each(block.epoch, index, line));
+            }
         }
         Ok(())
     })
@@ -236,14 +274,14 @@ pub(crate) fn entries_from(
 /// Bytes of the blocks of epochs after `epoch`, while the owner writes beside it.
 pub(crate) fn bytes_after(region: &dyn Region, sb: &Superblock, epoch: u64) -> Result<u64> {
     let mut blocks = 0;
-    headers(region, sb, &mut |_, (of, count)| {
-        blocks += u64::from(of > epoch && count > 0);
+    headers(region, sb, &mut |_, (of, used)| {
+        blocks += u64::from(of > epoch && used > 0);
         Ok(())
     })?;
     Ok(blocks * BLOCK as u64)
 }
 
-/// Calls `each` with number, epoch and entries of all blocks that were ever taken. One that a thread is taking just now has no entries, and is
+/// Calls `each` with number, epoch and used units of all blocks that were ever taken. One that a thread is taking just now has no entries, and is
 /// left out.
 fn headers(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, (u64, usize)) -> Result<()>) -> Result<()> {
     let ((nominal, total), seed) = (blocks(sb), seed(sb));
@@ -261,8 +299,8 @@ fn headers(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, (u64,
         }
         let mut header = [0u64; 2];
         region.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut(&mut header))?;
-        if let Some(count) = whole_count((header[0], header[1]), number, seed) {
-            each(number, (header[0], count))?;
+        if let Some(used) = whole_used((header[0], header[1]), number, seed) {
+            each(number, (header[0], used))?;
         }
         number += 1;
     }
@@ -275,10 +313,8 @@ fn read_block(region: &dyn Region, number: u64) -> Result<Block> {
     Ok(block)
 }
 
-/// Those entries of a block whose checks fit, and their places.
-fn whole_entries<'b>(block: &'b Block, number: u64, seed: u64, sb: &Superblock) -> impl Iterator<Item = (usize, &'b Entry)> {
-    let (epoch, lines) = (block.epoch, sb.heap_len / LINE as u64);
-    let count = whole_header(block, number, seed).map_or(0, |(_, count)| count);
-    let is_whole = move |entry: &Entry| entry.check == entry_sum(seed, epoch, entry.index, &entry.line) && entry.index < lines;
-    block.entries[..count].iter().enumerate().filter(move |(_, entry)| is_whole(entry))
+/// Those entries of a block whose checks fit.
+fn whole_entries<'b>(block: &'b Block, number: u64, seed: u64, sb: &Superblock) -> impl Iterator<Item = Entry<'b>> {
+    let used = whole_header(block, number, seed).map_or(0, |(_, used)| used);
+    entries(block, used, (seed, block.epoch), sb).flatten()
 }

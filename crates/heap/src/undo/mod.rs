@@ -10,22 +10,28 @@
 //!       ▼
 //!   file `log`:   | head | its copy |   block | block | block | ...
 //!   head  (a page each):               epoch, frontier, check          the newer whole one names the durable epoch
-//!   block (2048 bytes):                epoch, entries | 24 entries | the word of the block two places off
-//!   entry (80 bytes):                  index of the line, the line's bytes, check
+//!   block (2048 bytes):                epoch, how much is used | entries | the word of the block two places off
+//!   entry (16 bytes, 64 for each line): span: the first line's index, how many lines, how many blank ones behind them;
+//!                                      check; the lines' bytes
 //!   word  (8 bytes):                   checksum of a block's number and of the epoch that took it
 //! ```
 //!
 //! **The heap is** the image, with the lines of all epochs after the durable one as they are here: those of the
-//! newest epoch first, those of older ones over them.
+//! newest epoch first, those of older ones over them; and what they say is blank is zero.
+//!
+//! *Blank* are lines of a block that was free at the end of the durable epoch, in chunks that were free or the same slab
+//! then. No state that a kill can leave needs their bytes, so a new block costs one entry, of its first line, and not one for
+//! each line. They come back as zeros and not as anything, for what was never carved must be zero: that is how a run header
+//! that was lost is told from one that never was (`alloc/check.rs`).
 //!
 //! | step | stopping after it |
 //! |---|---|
-//! | *a thread takes a block*: it writes the number of entries, 0, with a checksum that fits the new epoch alone | the word says an epoch that is durable: the block is nothing, whatever it says of itself |
+//! | *a thread takes a block*: it writes that nothing of it is used, with a checksum that fits the new epoch alone | the word says an epoch that is durable: the block is nothing, whatever it says of itself |
 //! | it writes the epoch | the same; and the block has no entries |
 //! | it writes the word, in the other page | the block is of that epoch, and has no entries |
-//! | *a line is marked*: an entry is written | it is not counted, so it is nothing |
-//! | the entry is counted, by one store that has the number and its checksum | the line has its old bytes, in the image and here |
-//! | the program overwrites the line | it is undone |
+//! | *lines are marked*: an entry is written | what is used ends before it, so it is nothing |
+//! | the entry is added to what is used, by one store that has that and its checksum | the lines have their old bytes, in the image and here; the blank ones are of a free block |
+//! | the program overwrites the lines | they are undone, and the blank ones become zeros: the block is free |
 //! | *all transactions of epoch e have ended*: the head is written | whole: e is durable, its entries and those before are nothing any more. In part: the copy says that e - 1 is durable |
 //! | the copy of the head is written | e is durable, and says so in two pages. In part: the head counts |
 //! | the blocks of e - 1 are free for other epochs | they were nothing before |
@@ -47,12 +53,13 @@
 //! head was stored before whatever that thread stores.
 //!
 //! What must always hold: between the moments when a line is first changed in an epoch and when that epoch is durable, its
-//! old bytes are here. An owner that runs out of blocks dies rather than changing a line without that.
+//! old bytes are here, or no state needs them. An owner that runs out of blocks dies rather than changing a line without that.
 //!
 //! *Loss of power* takes all of it, image and log. So a heap in place is for memory alone.
 
 mod found;
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
@@ -72,14 +79,23 @@ const HEAD_COPY: u64 = 4096;
 pub(crate) const HEADS_LEN: u64 = 2 * HEAD_COPY;
 /// Bytes of a block.
 const BLOCK: usize = 2048;
-/// Blocks of two pages, each of which has the words of the other's: what is read and provided together.
+/// Blocks of two pages, each of which has the words of the other's: what a thread takes, and what is read and provided, together.
 pub(crate) const GROUP: u64 = 4;
 /// Bytes of these.
 const GROUP_LEN: u64 = GROUP * BLOCK as u64;
-/// Entries of a block.
-const ENTRIES: usize = 24;
+/// Bytes of an entry before its lines, and the unit in which a block says how much of it is used.
+const UNIT: usize = 16;
+/// Units of a block that entries can take.
+const UNITS: usize = 120;
+/// Lines that a block holds at least when it is full: each may have an entry of its own.
+const LINES_MIN: u64 = (UNITS * UNIT / (UNIT + LINE)) as u64;
+/// Bits of a span that hold the index of the first line, and those that hold one less than the number of lines. Above are the blank ones.
+const INDEX_BITS: u32 = 42;
+const COUNT_BITS: u32 = 5;
+/// Most blank lines that one entry can speak of.
+pub const BLANK_MAX: u64 = (1 << (u64::BITS - INDEX_BITS - COUNT_BITS)) - 1;
 /// Bytes of log that a line costs at most, in a full block.
-pub const LINE_COST: u64 = (BLOCK as u64).div_ceil(ENTRIES as u64);
+pub const LINE_COST: u64 = (BLOCK as u64).div_ceil(LINES_MIN);
 /// Least bytes of blocks: some for each thread that there may be.
 pub(crate) const BLOCKS_LEN_MIN: u64 = 8 << 20;
 
@@ -93,13 +109,14 @@ pub(crate) struct Head {
     check: u64,
 }
 
-/// An entry, as stored.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Entry {
-    index: u64,
-    line: [u8; LINE],
-    check: u64,
+/// The lines that an entry speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    first: u64,
+    /// Lines whose bytes it has: at least one.
+    count: u64,
+    /// Blank lines behind them.
+    blank: u64,
 }
 
 /// A block, as stored.
@@ -107,16 +124,17 @@ struct Entry {
 #[repr(C)]
 struct Block {
     epoch: u64,
-    /// How many entries, [sealed](seal).
-    count: u64,
+    /// How many units of the body are used, [sealed](seal).
+    used: u64,
     reserved: [u64; 6],
-    entries: [Entry; ENTRIES],
+    /// Entries, one behind the other.
+    body: [u64; UNITS * UNIT / 8],
     /// The [word](taken_word) of the block two places off.
     word: u64,
     unused: [u64; 7],
 }
 
-const _: () = assert!(size_of::<Block>() == BLOCK && size_of::<Entry>() == 80);
+const _: () = assert!(size_of::<Block>() == BLOCK && UNITS <= 0xFF && (UNITS * UNIT - UNIT) / LINE <= 1 << COUNT_BITS);
 
 /// Whether an undo log can have blocks of so many bytes: whole groups.
 pub(crate) fn is_log_len(len: u64) -> bool {
@@ -132,7 +150,7 @@ pub(crate) fn whole_groups(len: u64) -> u64 {
 /// more than it may makes an end of the pool, but not before its old lines are here.
 fn blocks(sb: &Superblock) -> (u64, u64) {
     let nominal = sb.ring_len / BLOCK as u64;
-    (nominal, (nominal + (sb.heap_len / LINE as u64).div_ceil(ENTRIES as u64) + 1024).next_multiple_of(GROUP))
+    (nominal, (nominal + (sb.heap_len / LINE as u64).div_ceil(LINES_MIN) + 1024).next_multiple_of(GROUP))
 }
 
 /// Where the word of block `number` is: in the block two places off, which is in the group's other page.
@@ -145,12 +163,12 @@ fn taken_word(seed: u64, epoch: u64, number: u64) -> u64 {
     checksum(!seed, bytemuck::bytes_of(&[epoch, number]))
 }
 
-/// The number of entries of a block that has this word, with a checksum: one store changes both.
+/// How much is used of a block that has this word, with a checksum: one store changes both.
 #[inline]
-fn seal(word: u64, count: u64) -> u64 {
-    let x = (word ^ count).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+fn seal(word: u64, used: u64) -> u64 {
+    let x = (word ^ used).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-    (x ^ (x >> 29)) & !0xFF | count
+    (x ^ (x >> 29)) & !0xFF | used
 }
 
 /// Bytes of file `log`, without its stamp.
@@ -193,8 +211,26 @@ impl Head {
     }
 }
 
-fn entry_sum(seed: u64, epoch: u64, index: u64, line: &[u8; LINE]) -> u64 {
-    checksum(seed ^ epoch.rotate_left(32) ^ index, line)
+impl Span {
+    fn pack(self) -> u64 {
+        debug_assert!(self.first < 1 << INDEX_BITS && self.count - 1 < 1 << COUNT_BITS && self.blank <= BLANK_MAX);
+        self.first | (self.count - 1) << INDEX_BITS | self.blank << (INDEX_BITS + COUNT_BITS)
+    }
+
+    fn unpack(span: u64) -> Span {
+        let count = (span >> INDEX_BITS & ((1 << COUNT_BITS) - 1)) + 1;
+        Span { first: span & ((1 << INDEX_BITS) - 1), count, blank: span >> (INDEX_BITS + COUNT_BITS) }
+    }
+
+    /// The line behind the last blank one.
+    fn end(&self) -> u64 {
+        self.first + self.count + self.blank
+    }
+}
+
+/// The check of an entry with this packed span and these lines.
+fn entry_sum(seed: u64, epoch: u64, span: u64, lines: &[u8]) -> u64 {
+    checksum(seed ^ epoch.rotate_left(32) ^ span, lines)
 }
 
 /// Where a thread's next entry goes.
@@ -204,12 +240,22 @@ pub struct Cursor {
     block: *mut u8,
     /// The block's.
     word: u64,
-    count: usize,
+    /// Units of it that are used.
+    used: usize,
+    /// The blocks of its group that come after it.
+    rest: Range<u32>,
 }
 
 impl Default for Cursor {
     fn default() -> Self {
-        Cursor { epoch: 0, block: std::ptr::null_mut(), word: 0, count: ENTRIES }
+        Cursor { epoch: 0, block: std::ptr::null_mut(), word: 0, used: UNITS, rest: 0..0 }
+    }
+}
+
+impl Cursor {
+    /// Lines that an entry can have which goes into this block.
+    fn room(&self) -> u64 {
+        ((UNITS - self.used) * UNIT).saturating_sub(UNIT) as u64 / LINE as u64
     }
 }
 
@@ -221,14 +267,16 @@ pub struct Undo {
     /// What `bytes` is where the region has no memory of its own.
     _private: Option<Mapping>,
     seed: u64,
+    /// Groups of the nominal length, and of the file.
     nominal: u32,
     total: u32,
+    /// Groups that are free.
     free: Mutex<Vec<u32>>,
-    /// Blocks of an epoch, by its remainder; that of the newest durable epoch and of two after it.
+    /// Groups of an epoch, by its remainder; that of the newest durable epoch and of two after it.
     taken: [Mutex<Vec<u32>>; 3],
-    /// How many blocks are taken.
+    /// How many groups are taken.
     in_use: AtomicU32,
-    /// The first block beyond the nominal length that was never taken.
+    /// The first group beyond the nominal length that was never taken.
     beyond: AtomicU32,
     durable: AtomicU64,
     frontier: AtomicU64,
@@ -253,7 +301,7 @@ impl Undo {
                 (NonNull::slice_from_raw_parts(first, private.len()), Some(private))
             }
         };
-        let (nominal, total) = (nominal as u32, total as u32);
+        let (nominal, total) = ((nominal / GROUP) as u32, (total / GROUP) as u32);
         Ok(Undo {
             bytes,
             _private: private,
@@ -276,17 +324,17 @@ impl Undo {
 
     /// Bytes of blocks that there are, but for those that a transaction gets which marks more than it may.
     pub fn capacity(&self) -> u64 {
-        u64::from(self.nominal) * BLOCK as u64
+        u64::from(self.nominal) * GROUP_LEN
     }
 
     /// Bytes of blocks that are taken.
     pub fn in_use(&self) -> u64 {
-        u64::from(self.in_use.load(Relaxed)) * BLOCK as u64
+        u64::from(self.in_use.load(Relaxed)) * GROUP_LEN
     }
 
     /// Bytes of blocks that a thread takes at most for so many lines of one epoch.
     pub fn most_for(lines: u64) -> u64 {
-        (lines.div_ceil(ENTRIES as u64) + 1) * BLOCK as u64
+        ((lines.div_ceil(LINES_MIN) + 1) * BLOCK as u64).next_multiple_of(GROUP_LEN)
     }
 
     /// The allocator's frontier as of the durable epoch.
@@ -299,65 +347,93 @@ impl Undo {
         self.durable.load(Acquire)
     }
 
-    /// Saves line `index`, found at `line`, which `epoch` is about to change.
+    /// Saves `count` lines from `first` on, found at `from`, which `epoch` is about to change, with up to [`BLANK_MAX`] lines behind them
+    /// that are *blank*: no state from the durable epoch's on needs their bytes.
     ///
     /// # Safety
     /// `cursor` is the calling thread's own, and no other heap's. The calling thread runs a transaction of `epoch`, the durable epoch's
-    /// next or the one after that. `line` is that of the heap: 64 readable bytes, which no transaction writes before this returns.
-    #[inline]
-    pub unsafe fn save(&self, cursor: &mut Cursor, epoch: u64, index: u64, line: *const u8) {
-        if cursor.epoch != epoch || cursor.count == ENTRIES {
-            self.begin_block(cursor, epoch);
+    /// next or the one after that. `from` is where the first line of the heap lies: so many lines are readable, aligned to 8 bytes, and no
+    /// transaction writes them before this returns. The blank lines are of the heap, too.
+    pub unsafe fn save(&self, cursor: &mut Cursor, epoch: u64, first: u64, (count, blank): (u64, u64), from: *const u8) {
+        let mut saved = 0;
+        while saved < count {
+            if cursor.epoch != epoch || cursor.room() == 0 {
+                self.begin_block(cursor, epoch);
+            }
+            let now = cursor.room().min(count - saved);
+            let blank = if saved + now == count { blank } else { 0 };
+            // SAFETY: the caller's; `room` lines fit into the block.
+            unsafe { self.append(cursor, Span { first: first + saved, count: now, blank }, from.add(saved as usize * LINE)) };
+            saved += now;
         }
-        let block = cursor.block.cast::<Block>();
-        // SAFETY: the block is this thread's, and in the mapping; `count` is below ENTRIES; `line` is readable.
-        unsafe {
-            let entry = &raw mut (*block).entries[cursor.count];
-            // Once, though the program may store there without a mark: the check is of what is kept.
-            let word = |i| AtomicU64::from_ptr(line.cast::<u64>().cast_mut().add(i)).load(Relaxed);
-            let bytes: [u8; LINE] = bytemuck::cast(std::array::from_fn::<u64, { LINE / 8 }, _>(word));
-            entry.write(Entry { index, line: bytes, check: entry_sum(self.seed, epoch, index, &bytes) });
-            cursor.count += 1;
-            // Behind the entry.
-            AtomicU64::from_ptr(&raw mut (*block).count).store(seal(cursor.word, cursor.count as u64), Release);
-        }
-        // The program's change of the line must not come before, in the program, and for a backup on another processor (which takes no
+        // The program's change of the lines must not come before, in the program, and for a backup on another processor (which takes no
         // instruction on x86).
         compiler_fence(SeqCst);
         fence(Release);
     }
 
+    /// Adds an entry to the cursor's block.
+    ///
+    /// # Safety
+    /// As for [`save`](Self::save), and the block has room for it.
+    unsafe fn append(&self, cursor: &mut Cursor, span: Span, from: *const u8) {
+        let (block, len, packed) = (cursor.block.cast::<Block>(), span.count as usize * LINE, span.pack());
+        // SAFETY: the block is this thread's, and in the mapping; the entry ends within its body; the lines are readable.
+        unsafe {
+            let entry = (&raw mut (*block).body).cast::<u64>().add(cursor.used * UNIT / 8);
+            let (from, kept) = (from.cast::<u64>().cast_mut(), entry.add(UNIT / 8));
+            for word in 0..len / 8 {
+                // Once, though the program may store there without a mark: the check is of what is kept.
+                kept.add(word).write(AtomicU64::from_ptr(from.add(word)).load(Relaxed));
+            }
+            entry.write(packed);
+            entry.add(1).write(entry_sum(self.seed, cursor.epoch, packed, std::slice::from_raw_parts(kept.cast(), len)));
+            cursor.used += (UNIT + len) / UNIT;
+            // Behind the entry.
+            AtomicU64::from_ptr(&raw mut (*block).used).store(seal(cursor.word, cursor.used as u64), Release);
+        }
+    }
+
     #[cold]
     fn begin_block(&self, cursor: &mut Cursor, epoch: u64) {
-        let free = self.free.lock().pop();
-        let number = free.unwrap_or_else(|| self.block_beyond());
-        self.in_use.fetch_add(1, Relaxed);
-        self.taken[(epoch % 3) as usize].lock().push(number);
+        if cursor.epoch != epoch || cursor.rest.is_empty() {
+            let group = self.take_group(epoch);
+            cursor.rest = group * GROUP as u32..(group + 1) * GROUP as u32;
+        }
+        let number = cursor.rest.next().expect("a group has blocks");
         let word = taken_word(self.seed, epoch, u64::from(number));
         let (block, keeper) = (self.block(number), self.block(keeper_of(u64::from(number)) as u32));
-        // SAFETY: in the mapping. The block is this thread's alone, and so is its word in the other one. Another process may look.
+        // SAFETY: in the mapping. The block is this thread's alone, and so is its word in the other one, of the same group. Another process
+        // may look.
         unsafe {
-            AtomicU64::from_ptr(&raw mut (*block).count).store(seal(word, 0), Release);
+            AtomicU64::from_ptr(&raw mut (*block).used).store(seal(word, 0), Release);
             AtomicU64::from_ptr(&raw mut (*block).epoch).store(epoch, Release);
             AtomicU64::from_ptr(&raw mut (*keeper).word).store(word, Release);
         }
-        *cursor = Cursor { epoch, block: block.cast(), word, count: 0 };
+        (cursor.epoch, cursor.block, cursor.word, cursor.used) = (epoch, block.cast(), word, 0);
     }
 
     fn block(&self, number: u32) -> *mut Block {
-        assert!(number < self.total, "block {number} of {}", self.total);
+        assert!(number / (GROUP as u32) < self.total, "block {number} of {} groups", self.total);
         // SAFETY: blocks are within the file, and the mapping is as long as that.
         unsafe { self.bytes.cast::<u8>().as_ptr().add(HEADS_LEN as usize + number as usize * BLOCK).cast() }
     }
 
-    /// A block beyond the nominal length. Without one the line that is to be changed could not be undone: then the process ends here,
+    /// A group for the calling thread's entries of `epoch`.
+    fn take_group(&self, epoch: u64) -> u32 {
+        let free = self.free.lock().pop();
+        let group = free.unwrap_or_else(|| self.group_beyond());
+        self.in_use.fetch_add(1, Relaxed);
+        self.taken[(epoch % 3) as usize].lock().push(group);
+        group
+    }
+
+    /// A group beyond the nominal length. Without one the lines that are to be changed could not be undone: then the process ends here,
     /// and the next one undoes what there is.
-    fn block_beyond(&self) -> u32 {
-        let number = self.beyond.fetch_add(1, Relaxed);
-        // Its word, too, is in its group.
-        let off = HEADS_LEN + u64::from(number) / GROUP * GROUP_LEN;
-        let provided = if number < self.total {
-            self.region.reserve(off, GROUP_LEN).map_err(|e| e.to_string())
+    fn group_beyond(&self) -> u32 {
+        let group = self.beyond.fetch_add(1, Relaxed);
+        let provided = if group < self.total {
+            self.region.reserve(HEADS_LEN + u64::from(group) * GROUP_LEN, GROUP_LEN).map_err(|e| e.to_string())
         } else {
             Err("it is at its end".into())
         };
@@ -365,7 +441,7 @@ impl Undo {
             log::error!("no space for the undo log, without which nothing may be changed: {why}; the process ends");
             std::process::abort();
         }
-        number
+        group
     }
 
     /// Makes `epoch` durable, the next one, all of whose transactions have ended. `frontier`: the allocator's.
@@ -375,9 +451,26 @@ impl Undo {
         compiler_fence(SeqCst);
         self.frontier.store(frontier, Release);
         self.durable.store(epoch, Release);
-        let former = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
+        let former: Vec<u32> = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
         self.in_use.fetch_sub(former.len() as u32, Relaxed);
         self.free.lock().extend(former);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_come_back() {
+        for first in [0, 1, 12_345_678, (1 << INDEX_BITS) - 1] {
+            for count in [1, 2, 1 << COUNT_BITS] {
+                for blank in [0, 1, BLANK_MAX] {
+                    let span = Span { first, count, blank };
+                    assert_eq!(Span::unpack(span.pack()), span);
+                }
+            }
+        }
     }
 }
