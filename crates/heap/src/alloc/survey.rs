@@ -7,6 +7,7 @@ use super::header::Seen;
 use super::layout::{BLOCK_HEADER, CHUNK, SIZES, SLAB_BLOCKS, SLAB_CHUNKS, SMALL_MAX, class_of};
 use super::table::{Entry, SlabChunk};
 use std::sync::atomic::Ordering::Relaxed;
+use towa_media::persist::prefetch;
 
 /// How the heap's chunks are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,15 +146,21 @@ impl Allocator {
         let class = usize::from(slab.key.class);
         let blocks = usize::from(SLAB_BLOCKS[class]);
         let step = (blocks / most.max(1)).max(1);
-        for nth in 0..most.min(blocks) {
-            let block = (random as usize % blocks + nth * step) % blocks;
+        let sampled = || (0..most.min(blocks)).map(|nth| (random as usize % blocks + nth * step) % blocks);
+        // None of them is in the processor's cache, most likely: all are fetched at once.
+        sampled().for_each(|block| prefetch(self.geo.at(self.block_offset(slab, block)).as_ptr()));
+        sampled().for_each(|block| {
             self.visit_live(slab, block, each);
-        }
+        });
+    }
+
+    fn block_offset(&self, slab: &SlabChunk, block: usize) -> u64 {
+        self.geo.offset(slab.head) + block as u64 * u64::from(SIZES[usize::from(slab.key.class)])
     }
 
     /// Calls `each` with block `block` of a slab if it is live; whether it is free.
     pub(super) fn visit_live(&self, slab: &SlabChunk, block: usize, each: &mut dyn FnMut(usize)) -> bool {
-        let off = self.geo.offset(slab.head) + block as u64 * u64::from(SIZES[usize::from(slab.key.class)]);
+        let off = self.block_offset(slab, block);
         let seen = self.seen(slab, off);
         if let Seen::Live(_) = seen {
             each(self.geo.at(off).as_ptr() as usize + BLOCK_HEADER);
@@ -186,7 +193,9 @@ impl Allocator {
         let from = (random % u64::from(runs.frontier.max(1))) as u32;
         let heads = runs.large_from(from, wanted..=wanted.saturating_add(wanted / 4), most);
         drop(runs);
-        heads.into_iter().for_each(|head| each(self.geo.at(self.geo.offset(head)).as_ptr() as usize));
+        let first = |head: &u32| self.geo.at(self.geo.offset(*head)).as_ptr();
+        heads.iter().for_each(|head| prefetch(first(head)));
+        heads.iter().for_each(|head| each(first(head) as usize));
     }
 
     fn survey_from(&self, chunk: u32, wanted: u32) -> Option<Survey> {
