@@ -48,13 +48,17 @@ impl Overlay {
         }
     }
 
-    /// Makes `count` lines from `first` on zero, over every line that is laid over them before or after this.
-    pub fn add_blank(&mut self, first: u64, count: u64) {
+    /// Makes `count` lines from `first` on zero, over every line that is laid over them before or after this. `false`, and nothing, if some of
+    /// them are blank already.
+    #[must_use]
+    pub fn add_blank(&mut self, first: u64, count: u64) -> bool {
         let count = count.min(self.end.saturating_sub(first));
-        if count > 0 {
-            let known = self.blank.entry(first).or_insert(0);
-            *known = count.max(*known);
+        // Rows do not overlap: only the last one that begins before the end can reach behind the beginning.
+        let is_free = self.blank.range(..first + count).next_back().is_none_or(|(at, len)| at + len <= first);
+        if is_free && count > 0 {
+            self.blank.insert(first, count);
         }
+        is_free || count == 0
     }
 
     /// The bytes of the heap that it has, in rows.
@@ -64,10 +68,10 @@ impl Overlay {
         lines.chain(self.blank.iter().map(move |(&first, &count)| row(first, count)))
     }
 
-    /// Lays the lines of `newer` over these.
-    pub fn append(&mut self, newer: Overlay) {
+    /// Lays the lines of `newer` over these, and makes zero what is blank in it; `false` as for [`add_blank`](Self::add_blank).
+    pub fn append(&mut self, newer: Overlay) -> bool {
         self.lines.extend(newer.lines);
-        newer.blank.into_iter().for_each(|(first, count)| self.add_blank(first, count));
+        newer.blank.into_iter().all(|(first, count)| self.add_blank(first, count))
     }
 
     /// Writes the lines that end at or before offset `end` over `image`, and forgets them. Durable behind a fence of the image.
@@ -103,7 +107,9 @@ impl Overlay {
             for off in bytes.clone().step_by(ZEROS.len()) {
                 image.stream(off, &ZEROS[..(bytes.end - off).min(ZEROS.len() as u64) as usize])?;
             }
-            self.add_blank(upto, first + count - upto);
+            if upto < first + count {
+                self.blank.insert(upto, first + count - upto);
+            }
         }
         Ok(())
     }
@@ -177,10 +183,12 @@ mod tests {
         let image = medium.create("image", LEN as u64, Allocation::Full).unwrap();
         image.stream(0, &[1; LEN]).unwrap();
         let mut overlay = Overlay::new(LEN as u64);
-        overlay.add_blank(10, 20);
+        assert!(overlay.add_blank(10, 20));
+        for (first, count) in [(10, 20), (5, 6), (29, 1), (15, 2), (0, 64), (28, 30)] {
+            assert!(!overlay.add_blank(first, count), "{count} lines from {first} on overlap");
+        }
         (5..35).for_each(|line| overlay.add(line, &[2; LINE]));
-        overlay.add_blank(40, 1);
-        overlay.add_blank(60, 100);
+        assert!(overlay.add_blank(40, 1) && overlay.add_blank(60, 100) && overlay.add_blank(30, 0));
         let byte = |at: usize| match at / LINE {
             10..30 | 40 | 60.. => 0,
             5..35 => 2,

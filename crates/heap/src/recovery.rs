@@ -120,7 +120,9 @@ pub(crate) fn find_chain(medium: &dyn Medium, log_region: &dyn Region, log: &Log
             }
         });
         match checked {
-            Ok(()) => kept.append(its_lines),
+            Ok(()) => {
+                kept.append(its_lines);
+            }
             Err(Fault::Incomplete(_)) if i + 1 == commits.len() && commits[i].may_lack_frames() => {
                 dropped_incomplete = true;
             }

@@ -232,7 +232,8 @@ impl World {
         }
         sim.note(pool.durable_epoch());
         world.opened = sim.events();
-        let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
+        let mut threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
+        threads.iter_mut().for_each(|thread| thread.set_patience(shape.patience));
         let mut worker = Worker {
             rng,
             shape: *shape,

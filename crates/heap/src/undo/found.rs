@@ -11,7 +11,7 @@ use super::{
     BLOCK, Block, GROUP, HEAD_COPY, HEADS_LEN, Head, Span, UNIT, UNITS, blocks, entry_sum, keeper_of, seal, seed, taken_word,
 };
 use crate::Result;
-use crate::alloc::CHUNK;
+use crate::alloc::{self, CHUNK};
 use crate::overlay::Overlay;
 use crate::stamp;
 use crate::superblock::{COUNTERS_END, Superblock};
@@ -89,8 +89,9 @@ impl Found {
         })?;
         let [older, newer] = epochs;
         // The newest epoch's first: an older one's come over them.
-        found.lines.append(newer);
-        found.lines.append(older);
+        if !(found.lines.append(newer) && found.lines.append(older)) && wrong.is_none() {
+            wrong = Some("two entries of the undo log say of one line that it was blank".into());
+        }
         if sb.clean == 1 && found.lines.len() > 0 && wrong.is_none() {
             wrong = Some(format!("the superblock says that the pool was closed at epoch {}, and the undo log goes on", head.epoch));
         }
@@ -144,8 +145,11 @@ impl Head {
             let Some(Entry { span, lines, .. }) = entry else {
                 return Err(format!("an entry of epoch {epoch} in block {number} of the undo log has a wrong checksum"));
             };
+            let (blank, least) = (span.first + span.count, alloc::headers_end(sb.heap_len, CHUNK) / LINE as u64);
             epochs[nth as usize].add(span.first, lines);
-            epochs[nth as usize].add_blank(span.first + span.count, span.blank);
+            if span.blank > 0 && (blank < least || !epochs[nth as usize].add_blank(blank, span.blank)) {
+                return Err(format!("block {number} of the undo log says of lines that cannot be that they were blank"));
+            }
         }
         Ok(())
     }

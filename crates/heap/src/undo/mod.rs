@@ -59,7 +59,6 @@
 
 mod found;
 
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
@@ -79,10 +78,12 @@ const HEAD_COPY: u64 = 4096;
 pub(crate) const HEADS_LEN: u64 = 2 * HEAD_COPY;
 /// Bytes of a block.
 const BLOCK: usize = 2048;
-/// Blocks of two pages, each of which has the words of the other's: what a thread takes, and what is read and provided, together.
+/// Blocks of two pages, each of which has the words of the other's: what is read and provided together.
 pub(crate) const GROUP: u64 = 4;
 /// Bytes of these.
 const GROUP_LEN: u64 = GROUP * BLOCK as u64;
+/// Blocks that a thread takes at a time while no more than a quarter of all are in use; else one, for there may be many threads.
+const TAKEN_AT_ONCE: usize = 4;
 /// Bytes of an entry before its lines, and the unit in which a block says how much of it is used.
 const UNIT: usize = 16;
 /// Units of a block that entries can take.
@@ -242,13 +243,13 @@ pub struct Cursor {
     word: u64,
     /// Units of it that are used.
     used: usize,
-    /// The blocks of its group that come after it.
-    rest: Range<u32>,
+    /// Blocks that were taken with it, for later.
+    rest: Vec<u32>,
 }
 
 impl Default for Cursor {
     fn default() -> Self {
-        Cursor { epoch: 0, block: std::ptr::null_mut(), word: 0, used: UNITS, rest: 0..0 }
+        Cursor { epoch: 0, block: std::ptr::null_mut(), word: 0, used: UNITS, rest: Vec::new() }
     }
 }
 
@@ -267,16 +268,15 @@ pub struct Undo {
     /// What `bytes` is where the region has no memory of its own.
     _private: Option<Mapping>,
     seed: u64,
-    /// Groups of the nominal length, and of the file.
+    /// Blocks of the nominal length, and of the file.
     nominal: u32,
     total: u32,
-    /// Groups that are free.
     free: Mutex<Vec<u32>>,
-    /// Groups of an epoch, by its remainder; that of the newest durable epoch and of two after it.
+    /// Blocks of an epoch, by its remainder; that of the newest durable epoch and of two after it.
     taken: [Mutex<Vec<u32>>; 3],
-    /// How many groups are taken.
+    /// How many blocks are taken.
     in_use: AtomicU32,
-    /// The first group beyond the nominal length that was never taken.
+    /// The first block beyond the nominal length that was never taken.
     beyond: AtomicU32,
     durable: AtomicU64,
     frontier: AtomicU64,
@@ -301,7 +301,7 @@ impl Undo {
                 (NonNull::slice_from_raw_parts(first, private.len()), Some(private))
             }
         };
-        let (nominal, total) = ((nominal / GROUP) as u32, (total / GROUP) as u32);
+        let (nominal, total) = (nominal as u32, total as u32);
         Ok(Undo {
             bytes,
             _private: private,
@@ -324,17 +324,17 @@ impl Undo {
 
     /// Bytes of blocks that there are, but for those that a transaction gets which marks more than it may.
     pub fn capacity(&self) -> u64 {
-        u64::from(self.nominal) * GROUP_LEN
+        u64::from(self.nominal) * BLOCK as u64
     }
 
     /// Bytes of blocks that are taken.
     pub fn in_use(&self) -> u64 {
-        u64::from(self.in_use.load(Relaxed)) * GROUP_LEN
+        u64::from(self.in_use.load(Relaxed)) * BLOCK as u64
     }
 
-    /// Bytes of blocks that a thread takes at most for so many lines of one epoch.
+    /// Bytes of blocks that a thread takes at most for so many lines of one epoch, where many are in use.
     pub fn most_for(lines: u64) -> u64 {
-        ((lines.div_ceil(LINES_MIN) + 1) * BLOCK as u64).next_multiple_of(GROUP_LEN)
+        (lines.div_ceil(LINES_MIN) + 1) * BLOCK as u64
     }
 
     /// The allocator's frontier as of the durable epoch.
@@ -396,15 +396,14 @@ impl Undo {
 
     #[cold]
     fn begin_block(&self, cursor: &mut Cursor, epoch: u64) {
-        if cursor.epoch != epoch || cursor.rest.is_empty() {
-            let group = self.take_group(epoch);
-            cursor.rest = group * GROUP as u32..(group + 1) * GROUP as u32;
+        if cursor.epoch != epoch {
+            // They are of the epoch that took them.
+            cursor.rest.clear();
         }
-        let number = cursor.rest.next().expect("a group has blocks");
+        let number = cursor.rest.pop().unwrap_or_else(|| self.take_blocks(epoch, &mut cursor.rest));
         let word = taken_word(self.seed, epoch, u64::from(number));
         let (block, keeper) = (self.block(number), self.block(keeper_of(u64::from(number)) as u32));
-        // SAFETY: in the mapping. The block is this thread's alone, and so is its word in the other one, of the same group. Another process
-        // may look.
+        // SAFETY: in the mapping. The block is this thread's alone, and so is its word in the other one. Another process may look.
         unsafe {
             AtomicU64::from_ptr(&raw mut (*block).used).store(seal(word, 0), Release);
             AtomicU64::from_ptr(&raw mut (*block).epoch).store(epoch, Release);
@@ -414,26 +413,35 @@ impl Undo {
     }
 
     fn block(&self, number: u32) -> *mut Block {
-        assert!(number / (GROUP as u32) < self.total, "block {number} of {} groups", self.total);
+        assert!(number < self.total, "block {number} of {}", self.total);
         // SAFETY: blocks are within the file, and the mapping is as long as that.
         unsafe { self.bytes.cast::<u8>().as_ptr().add(HEADS_LEN as usize + number as usize * BLOCK).cast() }
     }
 
-    /// A group for the calling thread's entries of `epoch`.
-    fn take_group(&self, epoch: u64) -> u32 {
-        let free = self.free.lock().pop();
-        let group = free.unwrap_or_else(|| self.group_beyond());
-        self.in_use.fetch_add(1, Relaxed);
-        self.taken[(epoch % 3) as usize].lock().push(group);
-        group
+    /// A block for the calling thread's entries of `epoch`, and some more for later ones.
+    fn take_blocks(&self, epoch: u64, more: &mut Vec<u32>) -> u32 {
+        let at_once = if self.in_use.load(Relaxed) <= self.nominal / 4 { TAKEN_AT_ONCE } else { 1 };
+        {
+            let mut free = self.free.lock();
+            let left = free.len().saturating_sub(at_once);
+            more.extend(free.drain(left..));
+        }
+        if more.is_empty() {
+            more.push(self.block_beyond());
+        }
+        self.in_use.fetch_add(more.len() as u32, Relaxed);
+        self.taken[(epoch % 3) as usize].lock().extend(&*more);
+        more.pop().expect("there is one at least")
     }
 
-    /// A group beyond the nominal length. Without one the lines that are to be changed could not be undone: then the process ends here,
+    /// A block beyond the nominal length. Without one the lines that are to be changed could not be undone: then the process ends here,
     /// and the next one undoes what there is.
-    fn group_beyond(&self) -> u32 {
-        let group = self.beyond.fetch_add(1, Relaxed);
-        let provided = if group < self.total {
-            self.region.reserve(HEADS_LEN + u64::from(group) * GROUP_LEN, GROUP_LEN).map_err(|e| e.to_string())
+    fn block_beyond(&self) -> u32 {
+        let number = self.beyond.fetch_add(1, Relaxed);
+        // Its word, too, is in its group.
+        let off = HEADS_LEN + u64::from(number) / GROUP * GROUP_LEN;
+        let provided = if number < self.total {
+            self.region.reserve(off, GROUP_LEN).map_err(|e| e.to_string())
         } else {
             Err("it is at its end".into())
         };
@@ -441,7 +449,7 @@ impl Undo {
             log::error!("no space for the undo log, without which nothing may be changed: {why}; the process ends");
             std::process::abort();
         }
-        group
+        number
     }
 
     /// Makes `epoch` durable, the next one, all of whose transactions have ended. `frontier`: the allocator's.

@@ -3,6 +3,7 @@
 
 mod damage;
 mod model;
+mod rest;
 mod space;
 mod threads;
 mod world;
