@@ -8,7 +8,6 @@
 //!   that makes free chunks of a window begins after the window was seen to be free. Both are looked after here.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use towa_heap::alloc::{CHUNK, Inspected, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
 pub use towa_heap::alloc::{Space, Survey};
@@ -98,14 +97,6 @@ impl Pool {
         engine.heap.release_memory(before, bytes)
     }
 
-    /// Asks for a checkpoint, which nobody waits for, if the newest durable epoch ended at least so long ago.
-    pub fn end_epoch_after(&self, age: Duration) {
-        let engine = self.engine();
-        if engine.durable_end.lock().elapsed() >= age {
-            engine.end_epoch();
-        }
-    }
-
     /// Bytes of chunks that may still come into use.
     pub fn chunk_bytes_left(&self) -> u64 {
         self.engine().heap.allocator().chunk_bytes_left()
@@ -171,24 +162,6 @@ impl Thread {
     /// Whether this thread's allocations may take chunks beyond [`Pool::set_bound`].
     pub fn set_unbounded(&mut self, unbounded: bool) {
         self.cache.get_mut().set_unbounded(unbounded);
-    }
-
-    /// How many bytes of blocks that this thread freed may wait until that is durable before it takes them again, for a pool in place,
-    /// whose log has to save the old bytes of those which it takes before. Nothing for other pools.
-    pub fn set_patience(&mut self, bytes: u64) {
-        let bytes = if self.pool().is_in_place() { bytes } else { 0 };
-        self.cache.get_mut().set_patience(bytes);
-    }
-
-    /// How many blocks for `size` bytes the program does well to free now, for those that it took since the last call: else later ones
-    /// are taken before their time.
-    pub fn take_owed(&mut self, size: usize) -> usize {
-        self.cache.get_mut().take_owed(size)
-    }
-
-    /// Whether, since the last call, this thread took a block before its time although it has patience: shorter epochs would spare that.
-    pub fn take_haste(&mut self) -> bool {
-        self.cache.get_mut().take_haste()
     }
 
     /// Bytes of the newest block that this thread was refused.

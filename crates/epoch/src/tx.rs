@@ -460,10 +460,6 @@ impl Marker for Marks<'_> {
     fn epoch(&self) -> u64 {
         self.0.epoch()
     }
-
-    fn durable(&self) -> u64 {
-        self.0.thread.engine().heap.undo().map_or(u64::MAX, Undo::durable)
-    }
 }
 
 impl Drop for Tx<'_> {

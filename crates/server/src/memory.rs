@@ -28,8 +28,6 @@ const CONNECTION: u64 = 12 << 10;
 const AHEAD: u64 = 20 << 20;
 /// The table of a cache full of the smallest items is a sixth of their chunks.
 const TABLE_SHARE: u64 = 6;
-/// In place free chunks may be as many more, so that those can rest whose old bytes the log would have to save.
-const RESTING_SHARE: u64 = 16;
 /// A tag is a byte for each line of 64.
 const TAG_SHARE: u64 = 64;
 /// Page tables have 8 bytes for each page of 4096; twice, for a working copy and its image.
@@ -137,7 +135,7 @@ impl Footprint {
         let tags = if residence == Residence::Volatile { 0 } else { heap / TAG_SHARE };
         let image = match residence {
             Residence::Volatile | Residence::Stored => 0,
-            Residence::InPlace => AHEAD + items / RESTING_SHARE,
+            Residence::InPlace => AHEAD,
             Residence::Copied => heap + AHEAD,
         };
         Footprint {

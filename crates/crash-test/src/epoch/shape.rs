@@ -12,8 +12,6 @@ pub struct Shape {
     pub heap_len: u64,
     /// Whether the image is the working copy.
     pub in_place: bool,
-    /// Bytes of blocks that rest, in place.
-    pub patience: u64,
     /// Bytes of the log's ring, or of its blocks.
     pub log_len: u64,
     /// Where in the ring it begins.
@@ -46,7 +44,6 @@ impl Shape {
         Shape {
             heap_len: 40 * (128 << 10),
             in_place: false,
-            patience: 0,
             log_len: 2 << 20,
             log_start: 0,
             commit_slots: 256,
@@ -99,8 +96,7 @@ impl Shape {
         let heap_len = [40, 16][rng.random_range(0..2)] * (128 << 10);
         let (log_len, size_max, epochs) = (8 << 20, [60, 400][rng.random_range(0..2)], 6);
         let undoable_percent = if rng.random() { 30 } else { 0 };
-        let patience = [0, 100_000][rng.random_range(0..2)];
-        Shape { heap_len, in_place: true, patience, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
+        Shape { heap_len, in_place: true, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
     }
 
     /// The same pool opened again.

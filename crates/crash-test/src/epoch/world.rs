@@ -232,8 +232,7 @@ impl World {
         }
         sim.note(pool.durable_epoch());
         world.opened = sim.events();
-        let mut threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
-        threads.iter_mut().for_each(|thread| thread.set_patience(shape.patience));
+        let threads = (0..THREADS).map(|_| pool.register()).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?;
         let mut worker = Worker {
             rng,
             shape: *shape,

@@ -215,12 +215,6 @@ impl Allocator {
     /// Takes `len` chunks for the caller, who writes their header. What remains of a split run gets its header here.
     fn take_run<M: Marker>(&self, cache: &mut Cache, m: &M, len: u32) -> Option<Run> {
         let epoch = m.epoch();
-        if cache.patience > 0 && cache.journal.is_none() {
-            if let Some(run) = self.take_rested_run(cache, m, len) {
-                return self.split(None, m, run, len);
-            }
-            cache.is_hasty |= cache.granted.is_some();
-        }
         if let Some(journal) = &mut cache.journal {
             let fit = journal.runs.iter().enumerate().filter(|(_, run)| run.len >= len).min_by_key(|(_, run)| run.len);
             if let Some((at, _)) = fit {
@@ -283,11 +277,6 @@ impl Allocator {
     /// Takes `len` chunks at the frontier, with the free run that ends there.
     fn extend(&self, runs: &mut Runs, epoch: u64, len: u32) -> Option<Run> {
         let tail = runs.tail(epoch).filter(|tail| tail.len < len);
-        self.extend_with(runs, tail, len)
-    }
-
-    /// The same with this run, if any.
-    pub(super) fn extend_with(&self, runs: &mut Runs, tail: Option<Run>, len: u32) -> Option<Run> {
         let more = len - tail.map_or(0, |tail| tail.len);
         if more > self.geo.chunks - runs.frontier {
             return None;

@@ -36,7 +36,6 @@ mod journal;
 mod layout;
 mod open;
 mod release;
-mod rest;
 mod runs;
 mod slabs;
 mod survey;
@@ -80,10 +79,6 @@ pub trait Marker {
     }
     /// The epoch (unit of commitment) the transaction belongs to. Of one thread's transactions it never decreases.
     fn epoch(&self) -> u64;
-    /// The newest durable epoch, if a block that was freed since costs more than others; else all are alike.
-    fn durable(&self) -> u64 {
-        u64::MAX
-    }
 }
 
 /// The caller could not provide space for more chunks.
@@ -166,7 +161,7 @@ impl Allocator {
         let class = class_of(size + BLOCK_HEADER);
         let (off, slab) = match self.pop(cache, class) {
             Some(found) => found,
-            None => self.pop_cold(cache, m, class, size)?,
+            None => self.refill(cache, m, class, size)?,
         };
         if let Some(next) = cache.bins[class].last() {
             // The next block of this class is cold, most likely; what its allocation looks at is fetched meanwhile.
@@ -215,7 +210,6 @@ impl Allocator {
         cache.epoch = m.epoch();
         match &mut cache.journal {
             Some(journal) => journal.frees.push(off),
-            None if cache.patience > 0 => self.rest(cache, &slab, off),
             None => self.cache_block(cache, &slab, off),
         }
     }
@@ -420,7 +414,6 @@ impl Cache {
     pub fn flush(&mut self, allocator: &Allocator) {
         allocator.release_grant(self);
         for class in 0..CLASSES {
-            allocator.wake_all(self, class);
             let count = self.bins[class].len();
             if count > 0 {
                 allocator.flush_bin(self, class, count);

@@ -102,15 +102,6 @@ impl Runs {
         Some(run)
     }
 
-    /// The smallest run of at least `len` chunks that a transaction of `epoch` may use, of those which have their memory and nothing in them that
-    /// the epoch `durable` needs.
-    pub(super) fn take_rested(&mut self, len: u32, epoch: u64, durable: u64) -> Option<Run> {
-        let fits = self.by_len.range((len, 0)..).map(|&(_, chunk)| self.by_place[&chunk]).filter(|run| run.epoch <= epoch);
-        let run = { fits }.find(|run| !run.hollow && run.unused_since <= durable)?;
-        self.remove(run);
-        Some(run)
-    }
-
     /// The run that ends at the frontier, if a transaction of `epoch` may use it. It stays in the pool.
     pub(super) fn tail(&self, epoch: u64) -> Option<Run> {
         let run = *self.by_place.values().next_back()?;

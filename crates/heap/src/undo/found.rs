@@ -254,21 +254,22 @@ impl Seen {
     }
 }
 
-/// Calls `each` with epoch, line and bytes of all that there is now of epochs from `from` on, while the owner writes beside it.
-pub(crate) fn entries_from(
-    region: &dyn Region,
-    sb: &Superblock,
-    from: u64,
-    each: &mut dyn FnMut(u64, u64, &[u8; LINE]),
-) -> Result<()> {
+/// What an entry says: the lines of an epoch from `first` on as they were before, and how many blank ones are behind them.
+pub(crate) struct Before<'b> {
+    pub epoch: u64,
+    pub first: u64,
+    pub lines: &'b [u8],
+    pub blank: u64,
+}
+
+/// Calls `each` with all entries that there are now of epochs from `from` on, while the owner writes beside it.
+pub(crate) fn entries_from(region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(Before<'_>)) -> Result<()> {
     let seed = seed(sb);
     headers(region, sb, &mut |number, (epoch, _)| {
         if epoch >= from {
             let block = read_block(region, number)?;
             for Entry { span, lines, .. } in whole_entries(&block, number, seed, sb) {
-                let blank = std::iter::repeat_n(&[0; LINE], span.blank as usize);
-                let lines = lines.as_chunks().0.iter().chain(blank);
-                (span.first..).zip(lines).for_each(|(index, line)| each(block.epoch, index, line));
+                each(Before { epoch: block.epoch, first: span.first, lines, blank: span.blank });
             }
         }
         Ok(())

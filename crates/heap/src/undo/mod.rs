@@ -70,7 +70,7 @@ use towa_media::{LINE, Mapping, Region};
 use crate::Result;
 use crate::checksum::checksum;
 use crate::superblock::Superblock;
-pub(crate) use found::{Found, Seen, bytes_after, entries_from, newest_head};
+pub(crate) use found::{Before, Found, Seen, bytes_after, entries_from, newest_head};
 
 /// Where the copy of the head is: in a page of its own.
 const HEAD_COPY: u64 = 4096;

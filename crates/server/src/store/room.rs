@@ -40,10 +40,6 @@ const PER_SLAB: usize = 8;
 /// Victims at a time: of as many as make up these bytes, sixteen at most.
 const BATCH_BYTES: usize = 8 << 10;
 const BATCH_MAX: usize = 16;
-/// A worker's freed blocks may rest up to this part of `-m`, where that spares their old bytes.
-const PATIENCE_SHARE: u64 = 64;
-/// Where that does not do, epochs get shorter, but not below this.
-const EPOCH_LEAST: Duration = Duration::from_millis(10);
 /// Windows compared when one is wanted.
 const WINDOWS: usize = 12;
 /// Large objects compared as victims, and one more for each of these bytes: a large value costs more to lose, and there are fewer.
@@ -83,7 +79,6 @@ impl Store {
         }
         worker.kept = kept;
         worker.thread.set_lean(self.evict);
-        worker.thread.set_patience(if self.evict { self.limit() / PATIENCE_SHARE } else { 0 });
         // What is beyond the limit is not tried; the block that it lacks is about as large as what it stores.
         let mut attempt = |worker: &mut Worker, store: &Store| match store.is_over(bytes) {
             true => Err((Failure::NoMemory, bytes)),
@@ -105,15 +100,6 @@ impl Store {
         }
         if !matches!(result, Err((Failure::NoLogSpace, _))) {
             worker.failed = 0;
-        }
-        if self.evict && result.is_ok() {
-            if worker.thread.take_haste() {
-                self.pool.end_epoch_after(EPOCH_LEAST);
-            }
-            let owed = worker.thread.take_owed(bytes);
-            if owed > 0 {
-                self.evict_ahead(worker, bytes, owed.min(BATCH_MAX));
-            }
         }
         result.map_err(|(failure, _)| failure)
     }
@@ -162,17 +148,6 @@ impl Store {
             }
         }
         self.any_window(worker, wanted)
-    }
-
-    /// Evicts `count` items of the class, so that their blocks have rested when they are wanted. Where that cannot be done now, later
-    /// requests find fewer that have.
-    fn evict_ahead(&self, worker: &mut Worker, wanted: usize, count: usize) {
-        let mut victims = self.class_victims(worker, wanted, count);
-        victims.truncate(count);
-        let wanted_log = worker.wanted_log;
-        if self.evict(worker, victims).is_err() {
-            worker.wanted_log = wanted_log;
-        }
     }
 
     fn room_for_large(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {

@@ -31,7 +31,7 @@ const LOG_NAP: Duration = Duration::from_millis(5);
 /// Calls to shrink between two that give memory back.
 const SHRINKS_PER_RELEASE: u32 = 16;
 /// By which part of the bound there may be more memory than that before some is given back.
-const RELEASE_SHARE: u64 = 16;
+const RELEASE_SHARE: u64 = 32;
 /// After a failure to grow.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -3,7 +3,6 @@
 
 mod damage;
 mod model;
-mod rest;
 mod space;
 mod threads;
 mod world;

@@ -110,9 +110,6 @@ impl Run {
         if undoable {
             thread.cache.begin_undoable();
         }
-        if self.random.below(20) == 0 {
-            thread.cache.set_patience([0, 0, 100_000, 1 << 20][self.random.below(4)]);
-        }
         thread.last_epoch = self.world.newest;
         let ops_left = self.random.below(30);
         thread.tx = Some(Open { epoch: self.world.newest, ops_left, undoable, allocated: Vec::new(), freed: Vec::new() });

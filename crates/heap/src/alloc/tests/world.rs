@@ -228,10 +228,6 @@ impl Marker for Tx<'_> {
     fn epoch(&self) -> u64 {
         self.epoch
     }
-
-    fn durable(&self) -> u64 {
-        self.world.oldest - 1
-    }
 }
 
 /// SplitMix64.
