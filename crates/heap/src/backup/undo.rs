@@ -107,7 +107,8 @@ impl<'f> UndoFollower<'f> {
         let none = || Overlay::new(self.sb.heap_len);
         let (mut epochs, mut is_whole) = ([none(), none()], true);
         entries_from(self.log, &self.sb, self.head.epoch + 1, &mut |Before { epoch, first, lines, blank }| {
-            let Some(of) = epochs.get_mut((epoch - self.head.epoch - 1) as usize) else {
+            let nth = epoch.checked_sub(self.head.epoch + 1);
+            let Some(of) = nth.and_then(|nth| epochs.get_mut(nth as usize)) else {
                 is_whole = false;
                 return;
             };
