@@ -7,7 +7,9 @@
 //! ```
 //!
 //! What must always hold: only what a backup made is removed. A draft is known by its marker, which tells the draft's own inode
-//! number and birth: a copy of a draft, or a directory that looks like one, has others. Files are made, named and removed by the
+//! number and birth: a copy of a draft, or a directory that looks like one, has others. A backup that is killed before it has written that
+//! leaves a directory with a name that it drew, and nothing in it but an empty marker; a backup whose directory is taken for such a
+//! one, before it has its marker and the lock, finds that out and makes another. Files are made, named and removed by the
 //! descriptors of directories that were made or checked: a name that another user lets lead elsewhere by now changes nothing there.
 
 use std::collections::hash_map::RandomState;
@@ -135,7 +137,7 @@ impl Drop for Draft {
 
 impl Opened {
     /// Makes a draft in `parent`, whose directory `above` is. Gives its path, too.
-    fn make(parent: &Path, above: File) -> io::Result<(Opened, PathBuf)> {
+    fn make(parent: &Path, mut above: File) -> io::Result<(Opened, PathBuf)> {
         for _ in 0..TRIES {
             let name = OsString::from(format!("{PREFIX}{:016x}", RandomState::new().build_hasher().finish()));
             // SAFETY: the name is NUL-terminated, the descriptor is open.
@@ -143,8 +145,15 @@ impl Opened {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
-            let directory = open_at(&above, &c_name(&name), libc::O_RDONLY | libc::O_DIRECTORY)?;
-            let marker = open_at(&directory, &c_name(MARKER), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+            let opened = open_at(&above, &c_name(&name), libc::O_RDONLY | libc::O_DIRECTORY).and_then(|directory| {
+                let marker = open_at(&directory, &c_name(MARKER), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
+                Ok((directory, marker))
+            });
+            let (directory, marker) = match opened {
+                // Another backup took it for one that was left.
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
             // Not this user's number: a network file system may give root's files another owner.
             if directory.metadata()?.uid() != marker.metadata()?.uid() {
                 unlink_at(&directory, &c_name(MARKER), 0)?;
@@ -152,19 +161,29 @@ impl Opened {
             }
             let path = parent.join(&name);
             let mut opened = Opened { parent: above, name, directory, marker };
-            if let Err(e) = opened.mark() {
-                let _ = opened.remove();
-                return Err(e);
+            match opened.mark() {
+                Ok(true) => return Ok((opened, path)),
+                Ok(false) => above = opened.parent,
+                Err(e) => {
+                    let _ = opened.remove();
+                    return Err(e);
+                }
             }
-            return Ok((opened, path));
         }
         Err(ErrorKind::AlreadyExists.into())
     }
 
     /// Says whose the draft is. It is locked first: what is marked and not locked is a killed backup's. Where nothing can be
-    /// locked, there is no mark, and a draft that is left stays.
-    fn mark(&mut self) -> io::Result<()> {
-        if lock(&self.marker) { self.marker.write_all(mark_of(&self.directory)?.as_bytes()) } else { Ok(()) }
+    /// locked, there is no mark, and a draft that is left stays. `false`: another backup removes it, or has.
+    fn mark(&mut self) -> io::Result<bool> {
+        match lock(&self.marker) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(_) => return Ok(true),
+            Ok(()) if self.marker.metadata()?.nlink() == 0 => return Ok(false),
+            Ok(()) => {}
+        }
+        self.marker.write_all(mark_of(&self.directory)?.as_bytes())?;
+        Ok(true)
     }
 
     /// The draft `name` of a backup of this user that was killed; `None`: there is no such draft of that name.
@@ -174,12 +193,17 @@ impl Opened {
         // SAFETY: a call without arguments.
         let me = unsafe { libc::geteuid() };
         let (of_directory, of_marker) = (directory.metadata().ok()?, marker.metadata().ok()?);
-        if [of_directory.uid(), of_marker.uid()] != [me; 2] || !of_marker.is_file() || of_marker.nlink() != 1 || !lock(&marker) {
+        if [of_directory.uid(), of_marker.uid()] != [me; 2]
+            || !of_marker.is_file()
+            || of_marker.nlink() != 1
+            || lock(&marker).is_err()
+        {
             return None;
         }
         let mut said = String::new();
         (&mut marker).take(4096).read_to_string(&mut said).ok()?;
-        if said != mark_of(&directory).ok()? {
+        let is_unmarked = said.is_empty() && is_drawn(&name);
+        if !is_unmarked && said != mark_of(&directory).ok()? {
             return None;
         }
         Some(Opened { parent: above.try_clone().ok()?, name, directory, marker })
@@ -209,7 +233,10 @@ fn remove_left(parent: &Path, above: &File) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     for name in names.filter(|name| name.as_bytes().starts_with(PREFIX.as_bytes())) {
-        let Some(left) = Opened::left(above, name.clone()) else { continue };
+        let Some(left) = Opened::left(above, name.clone()) else {
+            remove_empty(above, &name);
+            continue;
+        };
         let path = parent.join(name);
         let removed = if holds_no_more(&path) { left.remove() } else { Err(io::Error::other("there are other files in it")) };
         match removed {
@@ -217,6 +244,22 @@ fn remove_left(parent: &Path, above: &File) {
             Err(e) => log::warn!("{}: a killed backup left it, and it is not removed: {e}; remove it by hand", report::path(&path)),
         }
     }
+}
+
+/// Removes `name` if it is an empty directory of this user with a name that a backup drew.
+fn remove_empty(above: &File, name: &OsStr) {
+    let owner = open_at(above, &c_name(name), libc::O_RDONLY | libc::O_DIRECTORY).and_then(|directory| directory.metadata());
+    // SAFETY: a call without arguments.
+    if is_drawn(name) && owner.is_ok_and(|status| status.uid() == unsafe { libc::geteuid() }) {
+        // One that is not empty stays.
+        let _ = unlink_at(above, &c_name(name), libc::AT_REMOVEDIR);
+    }
+}
+
+/// Whether a backup may have drawn this name.
+fn is_drawn(name: &OsStr) -> bool {
+    let drawn = name.as_bytes().strip_prefix(PREFIX.as_bytes());
+    drawn.is_some_and(|drawn| drawn.len() == 16 && drawn.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')))
 }
 
 /// Whether the draft at `path`, which this user alone can change, holds a marker and a copy, and the copy the files of a pool: else
@@ -243,10 +286,10 @@ fn mark_of(directory: &File) -> io::Result<String> {
     Ok(format!("`towa backup` makes a copy of a pool here, and removes this directory.\ninode {} born {born}\n", status.ino()))
 }
 
-/// Takes the lock of an open file, unless another has it.
-fn lock(file: &File) -> bool {
+/// Takes the lock of an open file, unless another has it ([`ErrorKind::WouldBlock`]).
+fn lock(file: &File) -> io::Result<()> {
     // SAFETY: a call on a descriptor that we own.
-    done(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).is_ok()
+    done(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
 }
 
 /// Opens `name` in `directory`, and not what a link there leads to.
@@ -288,6 +331,26 @@ mod tests {
     use towa_media::Allocation;
 
     use super::*;
+
+    /// What a backup leaves that is killed before its draft has a mark is removed; what only looks like that is not.
+    #[test]
+    fn a_draft_without_its_mark_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(format!("{PREFIX}{name}"));
+        let [empty, unmarked, marked, full, named] =
+            ["00112233445566aa", "00112233445566ab", "00112233445566ac", "00112233445566ad", "named"].map(at);
+        [&empty, &unmarked, &marked, &full, &named].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        fs::write(unmarked.join(MARKER), "").unwrap();
+        fs::write(marked.join(MARKER), "of another").unwrap();
+        fs::write(full.join(MARKER), "").unwrap();
+        fs::write(full.join("other"), "").unwrap();
+        let draft = Draft::of(&dir.path().join("dest")).unwrap();
+        let there = [&empty, &unmarked, &marked, &full, &named].map(|path| path.exists());
+        assert_eq!(there, [false, false, true, true, true]);
+        // Another one does not take a live draft for one that was left.
+        let other = Draft::of(&dir.path().join("other")).unwrap();
+        assert!(draft.path.join(MARKER).exists() && other.path.join(MARKER).exists());
+    }
 
     /// The owner of the directory lets the draft's name lead elsewhere.
     #[test]
