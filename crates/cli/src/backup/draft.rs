@@ -190,8 +190,7 @@ impl Opened {
     fn left(above: &File, name: OsString) -> Option<Opened> {
         let directory = open_at(above, &c_name(&name), libc::O_RDONLY | libc::O_DIRECTORY).ok()?;
         let mut marker = open_at(&directory, &c_name(MARKER), libc::O_RDWR | libc::O_NONBLOCK).ok()?;
-        // SAFETY: a call without arguments.
-        let me = unsafe { libc::geteuid() };
+        let me = my_uid();
         let (of_directory, of_marker) = (directory.metadata().ok()?, marker.metadata().ok()?);
         if [of_directory.uid(), of_marker.uid()] != [me; 2]
             || !of_marker.is_file()
@@ -249,11 +248,15 @@ fn remove_left(parent: &Path, above: &File) {
 /// Removes `name` if it is an empty directory of this user with a name that a backup drew.
 fn remove_empty(above: &File, name: &OsStr) {
     let owner = open_at(above, &c_name(name), libc::O_RDONLY | libc::O_DIRECTORY).and_then(|directory| directory.metadata());
-    // SAFETY: a call without arguments.
-    if is_drawn(name) && owner.is_ok_and(|status| status.uid() == unsafe { libc::geteuid() }) {
+    if is_drawn(name) && owner.is_ok_and(|status| status.uid() == my_uid()) {
         // One that is not empty stays.
         let _ = unlink_at(above, &c_name(name), libc::AT_REMOVEDIR);
     }
+}
+
+fn my_uid() -> libc::uid_t {
+    // SAFETY: a call without arguments.
+    unsafe { libc::geteuid() }
 }
 
 /// Whether a backup may have drawn this name.

@@ -235,7 +235,7 @@ mod tests {
         // As a transaction does with a new block of ten lines, two of which it saves.
         let mut write = |epoch: u64, first: u64, byte: u8| {
             let at = heap.base().as_ptr().wrapping_add(first as usize * LINE);
-            // SAFETY: this thread's cursor; the epochs are those after the durable one; nobody else writes the heap.
+            // SAFETY: the cursor is this thread's own. The epochs come after the durable one. No other thread writes the heap.
             unsafe {
                 undo.save(&mut cursor, epoch, first, (2, 8), at);
                 at.write_bytes(byte, 10 * LINE);

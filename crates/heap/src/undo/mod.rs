@@ -459,7 +459,7 @@ impl Undo {
         compiler_fence(SeqCst);
         self.frontier.store(frontier, Release);
         self.durable.store(epoch, Release);
-        let former: Vec<u32> = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
+        let former = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
         self.in_use.fetch_sub(former.len() as u32, Relaxed);
         self.free.lock().extend(former);
         Ok(())
