@@ -1,5 +1,7 @@
 //! Pools in place whose process is killed between any two of its stores, and one page of which is damaged.
 
+use std::sync::Arc;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use towa_crash_test::epoch::{History, Shape, World, check_medium, kill_round};
@@ -26,6 +28,46 @@ fn a_kill_at_any_store_leaves_the_durable_epoch() {
         sum = [sum[0] + killed.images, sum[1] + killed.in_recovery, sum[2] + killed.undone, sum[3] + killed.epochs as usize];
     }
     assert!(sum[0] > 400 && sum[1] > 50 && sum[2] > 2 && sum[3] > 20, "{sum:?}");
+}
+
+/// The head of the undo log says that an epoch is durable before its copy does. What a recovery gave then stays, though it is killed
+/// at any of its stores.
+#[test]
+fn what_a_recovery_gave_is_kept_by_the_next_one() {
+    if !is_supported() {
+        return;
+    }
+    let mut rng = SmallRng::seed_from_u64(30);
+    let shape = Shape { close: false, ..Shape::in_place(&mut rng) };
+    let medium = KillMedium::new(Files::default());
+    let history = World::run_shaped(medium.clone(), &mut rng, History::default(), &shape).unwrap().history;
+    let trace = medium.trace();
+    drop(medium);
+    let log = trace.events.iter().find_map(|event| match event {
+        Event::Create { name, file, .. } if name.ends_with("log") => Some(*file),
+        _ => None,
+    });
+    // The checksum is the last word of the head.
+    let is_head = |event: &Event| matches!(event, Event::Store { file, off: 16, .. } if Some(*file) == log);
+    let published: Vec<usize> = (0..trace.events.len()).filter(|at| is_head(&trace.events[*at])).map(|at| at + 1).collect();
+    assert!(published.len() > 3, "{published:?}");
+    let mut looked = 0;
+    trace
+        .visit(published, |_, files| {
+            let medium = KillMedium::new(files.clone());
+            let Some(epoch) = check_medium(Arc::new(medium.clone()), files.notes(), &history)? else { return Ok(()) };
+            let recovery = medium.trace();
+            let mut recovered = history.clone();
+            recovered.truncate(epoch);
+            // A recovery passes over the epochs that it undoes.
+            recovered.pass_over(epoch + 4);
+            recovery.visit(0..=recovery.events.len(), |_, files| {
+                looked += 1;
+                check_medium(files.to_medium(), &[epoch], &recovered).map(|_| ())
+            })
+        })
+        .unwrap();
+    assert!(looked > 100, "{looked}");
 }
 
 /// What a killed process left: with lines that are to be undone. And the same files some epochs before.

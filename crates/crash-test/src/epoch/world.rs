@@ -101,7 +101,7 @@ impl History {
     }
 
     /// Epochs up to `epoch` are taken, without changes: those of what was undone, which recovery passed over.
-    pub(super) fn pass_over(&mut self, epoch: u64) {
+    pub fn pass_over(&mut self, epoch: u64) {
         self.newest = self.newest.max(epoch);
     }
 

@@ -37,7 +37,8 @@
 //! | the blocks of e - 1 are free for other epochs | they were nothing before |
 //! | *recovery*: the old lines are written into the image | log and head are as they were: all is done again |
 //! | the new stamps are written | the same; the superblock accepts both (`stamp.rs`) |
-//! | the head is written, of an epoch beyond those of all blocks, and its copy | the image is whole, and no block counts any more. In part: as above |
+//! | the copy of the head is made like the head | the same. Before it, a head that is written in part would leave the epoch before the one that recovery gave |
+//! | the head is written, of an epoch beyond those of all blocks, and its copy | the image is whole, and no block counts any more. In part: the copy says the recovered epoch |
 //! | the superblock gets the new generation | the pool is open; nothing was changed yet |
 //!
 //! Blocks of the durable epoch stay as they are until the next one is durable: a backup that looks now and then finds
@@ -208,7 +209,14 @@ impl Head {
     pub fn write(&self, region: &dyn Region) -> Result<()> {
         region.store(0, bytemuck::bytes_of(self))?;
         compiler_fence(SeqCst);
-        Ok(region.store(HEAD_COPY, bytemuck::bytes_of(self))?)
+        self.write_copy(region)
+    }
+
+    /// Writes the copy alone, where the head is this one or cannot be read.
+    pub fn write_copy(&self, region: &dyn Region) -> Result<()> {
+        region.store(HEAD_COPY, bytemuck::bytes_of(self))?;
+        compiler_fence(SeqCst);
+        Ok(())
     }
 }
 
