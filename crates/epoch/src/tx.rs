@@ -3,20 +3,20 @@
 //! What they cost: [`Tx::mark`] of lines already marked in this epoch is one load a line; ending is one store. First marks and
 //! saving old lines are on the cold path, `mark_slow`.
 
+mod in_place;
+
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::panic::Location;
 use std::ptr::{NonNull, without_provenance};
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
 use towa_heap::Root;
-use towa_heap::alloc::Marker;
-use towa_heap::undo::{BLANK_MAX, Undo};
+use towa_heap::alloc::{BLOCK_HEADER, Marker};
 use towa_media::LINE;
 
 use crate::pool::Pool;
-use crate::tags::{Tags, tag_of};
+use crate::tags::tag_of;
 use crate::thread::{Thread, Window};
 use crate::{Error, Result};
 
@@ -47,6 +47,9 @@ impl std::fmt::Debug for Tx<'_> {
 }
 
 impl<'t> Tx<'t> {
+    /// How many bytes at the start of a [discarded](Self::discard) block keep their values in a crash, but for its lost word.
+    pub const KEPT: usize = LINE - BLOCK_HEADER;
+
     #[inline]
     pub(crate) fn running(thread: &'t Thread) -> Tx<'t> {
         Tx { thread, ended: false, _not_send: PhantomData }
@@ -159,7 +162,7 @@ impl<'t> Tx<'t> {
                 self.conflict(line);
             }
             if save && found == before {
-                let address = engine.heap.base().as_ptr().wrapping_add(line as usize * LINE);
+                let address = self.address_of(line);
                 // SAFETY: the slot's thread; the line lies in the heap; nobody else writes it during this transaction; two epochs
                 // of one parity are never open at once.
                 unsafe { slot.saved_for(epoch - 1).save(epoch - 1, line, address) };
@@ -177,79 +180,6 @@ impl<'t> Tx<'t> {
         if added > 0 {
             self.account(epoch, added, saved);
         }
-    }
-
-    /// [`mark_slow`](Self::mark_slow) of a heap in place: the old bytes go to the undo log, before the line may be written.
-    fn mark_in_place(&self, undo: &Undo, first: u64, last: u64, unused_since: u64) {
-        let (thread, epoch) = (self.thread, self.epoch());
-        let tags = thread.engine().tags.as_ref().expect("only tracked heaps come here");
-        let (mine, after) = (tag_of(epoch), tag_of(epoch + 1));
-        if thread.undoable.get() {
-            (first..=last).for_each(|line| self.save_for_rollback(line));
-        }
-        if first < last && self.is_blank(undo, tags, first..last + 1, unused_since) {
-            return self.mark_blank(undo, tags, first..last + 1);
-        }
-        let (mut added, mut run) = (0, first);
-        for line in first..=last {
-            let found = tags.get(line).load(Relaxed);
-            if found != mine && found != after {
-                continue;
-            }
-            added += self.save_lines(undo, tags, run..line);
-            run = line + 1;
-            if found == after {
-                // The entry of the later epoch has the bytes of this one's end, or an earlier entry of this one has those before it. What
-                // stands in the line now was never durable.
-                self.conflict(line);
-            }
-        }
-        added += self.save_lines(undo, tags, run..last + 1);
-        if added > 0 {
-            self.account(epoch, added, 0);
-        }
-    }
-
-    /// Saves lines that this epoch has not marked yet, and marks them. How many they are.
-    fn save_lines(&self, undo: &Undo, tags: &Tags, lines: Range<u64>) -> u64 {
-        let (count, epoch) = (lines.end - lines.start, self.epoch());
-        if count > 0 {
-            let address = self.thread.engine().heap.base().as_ptr().wrapping_add(lines.start as usize * LINE);
-            // SAFETY: this thread's cursor, inside a transaction of `epoch`, which is not durable before that ends; two epochs at most are not
-            // durable. The lines lie in the heap, and no other thread writes them during this transaction.
-            unsafe { undo.save(&mut self.thread.undo_cursor.borrow_mut(), epoch, lines.start, (count, 0), address) };
-            lines.for_each(|line| tags.get(line).store(tag_of(epoch), Relaxed));
-        }
-        count
-    }
-
-    /// Whether no state that a kill can leave needs the bytes of these lines, of a block that is unused since then, but those of the first
-    /// line. A line that was marked since the durable epoch may have been another block's then, or this one's.
-    fn is_blank(&self, undo: &Undo, tags: &Tags, lines: Range<u64>, unused_since: u64) -> bool {
-        let (durable, epoch) = (undo.durable(), self.epoch());
-        if unused_since > durable {
-            return false;
-        }
-        let before = if durable + 1 < epoch { tag_of(epoch - 1) } else { tag_of(epoch) };
-        let marked = [tag_of(epoch), tag_of(epoch + 1), before];
-        lines.into_iter().all(|line| !marked.contains(&tags.get(line).load(Relaxed)))
-    }
-
-    /// Marks the lines of a new block, which are blank behind the first.
-    fn mark_blank(&self, undo: &Undo, tags: &Tags, lines: Range<u64>) {
-        let (thread, epoch) = (self.thread, self.epoch());
-        let mut cursor = thread.undo_cursor.borrow_mut();
-        let mut added = 0;
-        for first in lines.clone().step_by(BLANK_MAX as usize + 1) {
-            let blank = (lines.end - first - 1).min(BLANK_MAX);
-            let address = thread.engine().heap.base().as_ptr().wrapping_add(first as usize * LINE);
-            // SAFETY: as in `save_lines`; and `is_blank` says that the lines behind it are blank.
-            unsafe { undo.save(&mut cursor, epoch, first, (1, blank), address) };
-            added += 1;
-        }
-        drop(cursor);
-        lines.for_each(|line| tags.get(line).store(tag_of(epoch), Relaxed));
-        self.account(epoch, added, 0);
     }
 
     /// Counts `added` lines marked first, and `saved` old ones that go to the log beside them.
@@ -303,8 +233,13 @@ impl<'t> Tx<'t> {
         }
     }
 
+    /// Where a line of the heap is.
+    fn address_of(&self, line: u64) -> *mut u8 {
+        self.thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE)
+    }
+
     fn save_for_rollback(&self, line: u64) {
-        let address = self.thread.engine().heap.base().as_ptr().wrapping_add(line as usize * LINE);
+        let address = self.address_of(line);
         self.thread.rollback.borrow_mut().lines.entry(line).or_insert_with(|| {
             // SAFETY: the line lies in the heap, and only this transaction writes it now.
             unsafe { address.cast::<[u8; LINE]>().read() }
@@ -338,6 +273,31 @@ impl<'t> Tx<'t> {
     pub unsafe fn free(&self, block: NonNull<u8>) {
         // SAFETY: the caller's promise.
         unsafe { self.thread.engine().heap.allocator().free(&mut self.thread.cache.borrow_mut(), &Marks(self), block) };
+    }
+
+    /// Frees a block whose content the program will not need again, even after a crash: a cache discards what it evicts. In a pool in place the
+    /// log then gets one line of the block (one more for each 8 MiB), and not all lines when the memory is used again. If the block was changed
+    /// since the durable epoch, in an undoable transaction, and in other pools, this is [`free`](Self::free).
+    ///
+    /// After a crash that drops this epoch, and in a backup made meanwhile, a block that was live at the durable epoch is whole or *lost*. In a lost
+    /// block the eight bytes at `offset` are 0, the rest of the first [`KEPT`](Self::KEPT) bytes are as they were, and all bytes behind them are
+    /// undefined. Blocks to which only those bytes pointed stay allocated for ever. So the eight bytes must never be 0 in a block in use.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 8 below [`KEPT`](Self::KEPT), and as [`free`](Self::free) does.
+    ///
+    /// # Safety
+    /// As of [`free`](Self::free), and of [`mark`](Self::mark) for all of the block. Whoever finds the block after a crash, or in a backup, looks at those
+    /// eight bytes before it believes any behind the first [`KEPT`](Self::KEPT).
+    pub unsafe fn discard(&self, block: NonNull<u8>, offset: usize) {
+        assert!(offset.is_multiple_of(8) && offset < Self::KEPT, "offset {offset} is not a multiple of 8 below {}", Self::KEPT);
+        if let Some(undo) = self.thread.engine().heap.undo()
+            && !self.thread.undoable.get()
+        {
+            self.save_as_lost(undo, block, offset);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.free(block) };
     }
 
     /// Sets root `name` (1 to 40 bytes), or removes it.
@@ -410,7 +370,7 @@ impl<'t> Tx<'t> {
             return engine.heap.allocator().commit(cache);
         }
         for (line, bytes) in &rollback.lines {
-            let address = engine.heap.base().as_ptr().wrapping_add(*line as usize * LINE);
+            let address = self.address_of(*line);
             // SAFETY: a line this transaction marked, and nobody else writes meanwhile.
             unsafe { address.cast::<[u8; LINE]>().write(*bytes) };
         }

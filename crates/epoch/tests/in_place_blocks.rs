@@ -1,71 +1,15 @@
 //! New blocks of a pool in place: what a kill leaves of them, and of the blocks whose memory they took.
 
-use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+mod support;
 
-use tempfile::TempDir;
-use towa_epoch::{Options, Phase, Pool, Tx};
-use towa_heap::superblock::Door;
+use towa_epoch::{Phase, Tx};
 
-const OLD: u8 = 0x11;
-const NEW: u8 = 0x22;
+use support::{Block, NEW, OLD, dir, killed};
+
 const GROUP: u64 = 8192;
 
-/// Memory that survives the process; a directory elsewhere is opened as such, too.
-fn dir() -> TempDir {
-    let shm = Path::new("/dev/shm");
-    let at = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("towa-in-place-").tempdir_in(at).unwrap()
-}
-
-fn open(dir: &Path) -> Pool {
-    static PLACES: AtomicUsize = AtomicUsize::new(0);
-    let options = Options {
-        base: Some((54 << 40) + PLACES.fetch_add(1, Relaxed) * (256 << 20)),
-        heap_len: 8 << 20,
-        log_len: Some(64 << 20),
-        medium: Some(towa_media::Kind::Ram),
-        in_place: true,
-        manual: true,
-        ..Options::default()
-    };
-    Pool::open_or_create(dir, &options).unwrap()
-}
-
-/// The files as a kill leaves them at this moment, sound.
-fn killed(dir_of_pool: &Path) -> TempDir {
-    let copy = dir();
-    for name in ["superblock", "image", "log"] {
-        std::fs::copy(dir_of_pool.join(name), copy.path().join(name)).unwrap();
-    }
-    let medium = towa_media::open_dir(copy.path(), Some(towa_media::Kind::Ram), false).unwrap();
-    towa_heap::accept_copy(&*medium).unwrap();
-    towa_heap::verify(&*medium, Door::Epoch, &mut |_, _| ()).unwrap();
-    copy
-}
-
-#[derive(Clone, Copy)]
-struct Block(NonNull<u8>, usize);
-
-impl Block {
-    fn new(tx: &Tx<'_>, len: usize, byte: u8) -> Block {
-        let block = tx.alloc(len).unwrap();
-        // SAFETY: a new block of that size, marked.
-        unsafe { block.write_bytes(byte, len) };
-        Block(block, len)
-    }
-
-    fn overlaps(&self, other: &Block) -> bool {
-        let of = |block: &Block| block.0.as_ptr().addr()..block.0.as_ptr().addr() + block.1;
-        of(self).start < of(other).end && of(other).start < of(self).end
-    }
-
-    /// Whether each of its bytes is this one. Its pool is open, at the place where the block was made.
-    fn is_all(&self, byte: u8) -> bool {
-        // SAFETY: memory of the heap, which no thread writes now.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.1) }.iter().all(|found| *found == byte)
-    }
+fn open(dir: &std::path::Path) -> towa_epoch::Pool {
+    support::open(dir, 8 << 20)
 }
 
 /// Blocks of one size are freed, and blocks of another take their memory, before the freeing is durable: in the same epoch, or in the next

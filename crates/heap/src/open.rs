@@ -389,7 +389,8 @@ impl Found {
                 found.undo(&**files.image, sb)?;
                 stamp::renew(&**files.image, (sb.stamp, next.stamp), Some((0, 0)))?;
                 stamp::renew(&**files.log, (sb.stamp, next.stamp), None)?;
-                // The kill may have come before the copy of the head was written: an interrupted write of the next head would go back to that.
+                // The kill may have come before this head's copy was written. If the write of the next head is then interrupted, only the old
+                // copy is left, of the epoch before.
                 found.head.write_copy(&**files.log)?;
                 // Only now: with this head the entries are nothing.
                 let head = found.next_head(sb);

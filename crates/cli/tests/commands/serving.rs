@@ -286,7 +286,7 @@ fn verify_looks_at_every_item_served() {
         let at = bytes.windows(8).position(|window| window == b"key-1234").unwrap() as u64;
         image.write_all_at(b"K", at).unwrap();
         let said = fails(3, &["verify", "--medium", medium, s(&pool)]);
-        assert!(said.contains("is not where the hash") && said.contains("of its key belongs"), "{said}");
+        assert!(said.contains("has not the hash") && said.contains("of its key"), "{said}");
         assert_eq!(json(&text(&crate::towa(&verify).stdout))["sound"], false);
     }
 }

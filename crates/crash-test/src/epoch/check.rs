@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use towa_epoch::Tx;
 use towa_heap::superblock::Door;
 use towa_heap::{Error, Heap, OpenOptions, alloc};
 use towa_media::Medium;
 use towa_media::sim::SimMedium;
 
-use super::world::{CELL, CELLS, CLOSED, Cell, History, ROOT, pattern};
+use super::history::History;
+use super::world::{CELL, CELLS, CLOSED, Cell, ROOT, pattern};
 
 /// Recovers the pool on `medium` and checks it against `history`; gives the epoch it is at, or `None` where there is rightly no pool.
 /// `notes`: the epochs acknowledged as durable before the crash, oldest first, the first being the pool's creation.
@@ -17,6 +19,16 @@ pub fn check_image(medium: &SimMedium, notes: &[u64], history: &History) -> Resu
 
 /// [`check_image`] of any medium.
 pub fn check_medium(medium: Arc<dyn Medium>, notes: &[u64], history: &History) -> Result<Option<u64>, String> {
+    check_counting(medium, notes, history, &mut 0)
+}
+
+/// The same, which adds up the objects that are rightly lost.
+pub(super) fn check_counting(
+    medium: Arc<dyn Medium>,
+    notes: &[u64],
+    history: &History,
+    lost: &mut usize,
+) -> Result<Option<u64>, String> {
     let heap = match Heap::open(medium, &OpenOptions { door: Door::Epoch, eager: true, prefault: false }) {
         Ok(heap) => heap,
         Err(Error::Missing { .. }) if notes.is_empty() && history.base == 0 => return Ok(None),
@@ -38,13 +50,15 @@ pub fn check_medium(medium: Arc<dyn Medium>, notes: &[u64], history: &History) -
     if clean && epoch != history.base && epoch != history.newest() {
         return Err(format!("the pool is clean at epoch {epoch}: neither where it was opened nor where it was closed"));
     }
-    compare(&heap, &history.state(epoch)).map_err(|e| format!("recovered epoch {epoch}: {e}"))?;
+    let may_be_lost = |version| history.may_be_lost(version, epoch);
+    *lost += compare(&heap, &history.state(epoch), &may_be_lost).map_err(|e| format!("recovered epoch {epoch}: {e}"))?;
     Ok(Some(epoch))
 }
 
-fn compare(heap: &Heap, state: &[Option<Cell>; CELLS]) -> Result<(), String> {
+/// Gives how many objects are rightly lost.
+fn compare(heap: &Heap, state: &[Option<Cell>; CELLS], may_be_lost: &dyn Fn(u64) -> bool) -> Result<usize, String> {
     let Some(root) = heap.roots().get(ROOT) else {
-        return if state.iter().all(Option::is_none) { check_blocks(heap, 0) } else { Err("the root is gone".into()) };
+        return if state.iter().all(Option::is_none) { check_blocks(heap, 0).map(|()| 0) } else { Err("the root is gone".into()) };
     };
     let base = heap.base().as_ptr();
     let frontier = heap.allocator().frontier();
@@ -52,7 +66,7 @@ fn compare(heap: &Heap, state: &[Option<Cell>; CELLS]) -> Result<(), String> {
     if offset + (CELLS * CELL) as u64 > frontier {
         return Err(format!("the root points to offset {offset:#x}, beyond everything allocated"));
     }
-    let mut live = 1;
+    let (mut live, mut lost) = (1, 0);
     for (i, expected) in state.iter().enumerate() {
         // SAFETY: within the heap's allocated part, checked above; nobody writes it.
         let cell: Cell = unsafe { root.ptr.as_ptr().add(i * CELL).cast::<Cell>().read_unaligned() };
@@ -66,21 +80,36 @@ fn compare(heap: &Heap, state: &[Option<Cell>; CELLS]) -> Result<(), String> {
                 ));
             }
             Some(e) => {
-                check_object(heap, i, &cell, e, frontier)?;
+                lost += usize::from(check_object(heap, (i, &cell), e, frontier, may_be_lost)?);
                 live += 1;
             }
         }
     }
-    check_blocks(heap, live)
+    check_blocks(heap, live).map(|()| lost)
 }
 
-fn check_object(heap: &Heap, i: usize, cell: &Cell, expected: &Cell, frontier: u64) -> Result<(), String> {
+/// Says whether the object is rightly lost; else it is whole.
+fn check_object(
+    heap: &Heap,
+    (i, cell): (usize, &Cell),
+    expected: &Cell,
+    frontier: u64,
+    may_be_lost: &dyn Fn(u64) -> bool,
+) -> Result<bool, String> {
     let offset = cell.ptr.wrapping_sub(heap.base().as_ptr().addr() as u64);
     if offset > frontier || frontier - offset < expected.size {
         return Err(format!("cell {i} points outside the allocated heap"));
     }
     // SAFETY: within the heap, just checked; nobody writes it.
     let bytes = unsafe { std::slice::from_raw_parts(heap.base().as_ptr().add(offset as usize), expected.size as usize) };
+    if bytes.len() > Tx::KEPT && bytes[..8] == [0; 8] && may_be_lost(expected.version) {
+        let mut kept = [0; Tx::KEPT];
+        pattern(i, expected, 0, &mut kept);
+        return match bytes[8..Tx::KEPT] == kept[8..] {
+            true => Ok(true),
+            false => Err(format!("cell {i} version {}: its object is lost, and its first bytes are others", expected.version)),
+        };
+    }
     let mut part = [0; 1024];
     for from in (0..bytes.len()).step_by(part.len()) {
         let found = &bytes[from..(from + part.len()).min(bytes.len())];
@@ -98,7 +127,7 @@ fn check_object(heap: &Heap, i: usize, cell: &Cell, expected: &Cell, frontier: u
             ));
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Every block that is live is one the program knows: none leaked, none used twice.

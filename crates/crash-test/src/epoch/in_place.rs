@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::check::check_medium;
+use super::check::check_counting;
 use super::{History, Shape, World};
 use crate::kill::{Event, Files, KillMedium, Trace};
 
@@ -32,6 +32,8 @@ pub struct Killed {
     pub transactions: u64,
     /// Recoveries that undid lines.
     pub undone: usize,
+    /// Objects that were found lost, and had been discarded.
+    pub lost: usize,
 }
 
 /// A pool's life, which follows from `seed` alone; about `images` states are looked at in each generation.
@@ -76,10 +78,10 @@ pub fn kill_round(seed: u64, images: usize) -> Result<Killed, String> {
 fn look(files: &Files, history: &History, rng: &mut SmallRng, killed: &mut Killed) -> Result<Option<u64>, String> {
     killed.images += 1;
     if !rng.random_ratio(1, KILL_RECOVERY_ONE_IN) {
-        return check_medium(files.to_medium(), files.notes(), history);
+        return check_counting(files.to_medium(), files.notes(), history, &mut killed.lost);
     }
     let medium = KillMedium::new(files.clone());
-    let found = check_medium(Arc::new(medium.clone()), files.notes(), history)?;
+    let found = check_counting(Arc::new(medium.clone()), files.notes(), history, &mut killed.lost)?;
     let Some(epoch) = found else { return Ok(None) };
     let trace = medium.trace();
     drop(medium);
@@ -92,7 +94,7 @@ fn look(files: &Files, history: &History, rng: &mut SmallRng, killed: &mut Kille
         .visit(moments(&trace, IN_RECOVERY, rng), |_, files| {
             killed.images += 1;
             killed.in_recovery += 1;
-            check_medium(files.to_medium(), &[epoch], &recovered).map(|_| ())
+            check_counting(files.to_medium(), &[epoch], &recovered, &mut killed.lost).map(|_| ())
         })
         .map_err(|e| format!("recovery of epoch {epoch}, {e}"))?;
     Ok(found)

@@ -11,6 +11,7 @@
 
 mod check;
 mod failing;
+mod history;
 mod in_place;
 mod shape;
 mod world;
@@ -23,9 +24,10 @@ pub use crate::Failure;
 use crate::kill::KillMedium;
 pub use check::{check_image, check_medium};
 pub use failing::failing_round;
+pub use history::History;
 pub use in_place::{Killed, kill_round};
 pub use shape::Shape;
-pub use world::{History, Stage, World};
+pub use world::{Stage, World};
 
 /// What to explore.
 #[derive(Clone, Debug)]

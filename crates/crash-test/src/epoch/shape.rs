@@ -28,6 +28,8 @@ pub struct Shape {
     pub transactions: (usize, usize),
     /// How many of a hundred transactions can be rolled back; every other one is.
     pub undoable_percent: u32,
+    /// Of a hundred objects that are removed, how many are discarded and not freed.
+    pub discard_percent: u32,
     /// After one checkpoint in so many the image is brought up; 0: only when the pool does it by itself.
     pub apply_one_in: u32,
     /// Threads that read the lines of a checkpoint. With several, the order of their frames in the log is the machine's.
@@ -44,6 +46,7 @@ impl Shape {
         Shape {
             heap_len: 40 * (128 << 10),
             in_place: false,
+            discard_percent: 0,
             log_len: 2 << 20,
             log_start: 0,
             commit_slots: 256,
@@ -96,7 +99,8 @@ impl Shape {
         let heap_len = [40, 16][rng.random_range(0..2)] * (128 << 10);
         let (log_len, size_max, epochs) = (8 << 20, [60, 400][rng.random_range(0..2)], 6);
         let undoable_percent = if rng.random() { 30 } else { 0 };
-        Shape { heap_len, in_place: true, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
+        let discard_percent = [0, 60][rng.random_range(0..2)];
+        Shape { heap_len, in_place: true, discard_percent, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
     }
 
     /// The same pool opened again.

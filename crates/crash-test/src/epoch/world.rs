@@ -27,6 +27,7 @@ use towa_heap::{CreateOptions, Heap, LogShape};
 use towa_media::Medium;
 use towa_media::sim::SimMedium;
 
+use super::history::{Change, History};
 use super::shape::Shape;
 use crate::kill::KillMedium;
 
@@ -68,48 +69,6 @@ pub fn pattern(i: usize, cell: &Cell, from: usize, into: &mut [u8]) {
         for (at, byte) in part.iter_mut().enumerate() {
             *byte = (first.wrapping_add((from + at) as u32 * 7) >> 3) as u8;
         }
-    }
-}
-
-/// What every epoch changed.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// The epoch that the world began with.
-    pub base: u64,
-    changes: Vec<Change>,
-    newest: u64,
-    /// No object had this version yet, not in a transaction that was aborted or lost either.
-    next_version: u64,
-}
-
-/// Epoch, cell, and what it became.
-type Change = (u64, usize, Option<Cell>);
-
-impl History {
-    /// The cells at the end of `epoch`: everything that transactions of that epoch or an earlier one did.
-    pub fn state(&self, epoch: u64) -> [Option<Cell>; CELLS] {
-        let mut state = [None; CELLS];
-        for (_, i, cell) in self.changes.iter().filter(|c| c.0 <= epoch) {
-            state[*i] = *cell;
-        }
-        state
-    }
-
-    /// The newest epoch with changes.
-    pub fn newest(&self) -> u64 {
-        self.newest
-    }
-
-    /// Epochs up to `epoch` are taken, without changes: those of what was undone, which recovery passed over.
-    pub fn pass_over(&mut self, epoch: u64) {
-        self.newest = self.newest.max(epoch);
-    }
-
-    /// Forgets what came after `epoch`: a crash dropped it.
-    pub fn truncate(&mut self, epoch: u64) {
-        self.changes.retain(|c| c.0 <= epoch);
-        self.newest = epoch;
-        self.base = epoch;
     }
 }
 
@@ -303,6 +262,7 @@ impl Worker<'_> {
     fn find_cells(&mut self, pool: &Pool) -> Result<(), String> {
         if let Some(root) = pool.root(ROOT) {
             self.cells = root.ptr;
+            self.find_lost();
             return Ok(());
         }
         if !self.begin(0, false, 2 * CELLS * CELL + CHANGE_OVERHEAD) {
@@ -326,6 +286,19 @@ impl Worker<'_> {
         let epoch = tx.commit();
         self.history.newest = self.history.newest.max(epoch);
         Ok(())
+    }
+
+    /// Notes which objects the crash left lost. No later crash makes another of them lost, unless it is discarded again.
+    fn find_lost(&mut self) {
+        let mut lost = BTreeSet::new();
+        for i in 0..CELLS {
+            // SAFETY: cell `i` is in the live block of cells, which no transaction changes now.
+            let cell = unsafe { self.cells.as_ptr().wrapping_add(i * CELL).cast::<Cell>().read() };
+            if NonNull::new(cell.ptr as *mut u8).is_some_and(|object| is_lost(object, &cell)) {
+                lost.insert(cell.version);
+            }
+        }
+        self.history.lost = lost;
     }
 
     /// Some transactions, one after another; now and then one stays open.
@@ -428,9 +401,10 @@ impl Worker<'_> {
             // SAFETY: cell `i` is in the live block of cells, and held by no other transaction.
             let old = unsafe { at.read() };
             let Some(object) = NonNull::new(old.ptr as *mut u8).filter(|_| live.contains(&old.ptr)) else { continue };
+            let discard = self.rng.random_ratio(self.shape.discard_percent, 100);
             // SAFETY: the cell's own live block, which the cell forgets; marked.
             unsafe {
-                tx.free(object);
+                give_up(&tx, object, &old, discard, &mut self.history);
                 tx.mark(at.cast(), size_of::<Cell>());
                 at.write(Cell { ptr: 0, ..old });
             }
@@ -476,8 +450,9 @@ impl Worker<'_> {
                 0 => None,
                 large => Some(large),
             };
-            let sizes = (size, self.shape.size_max);
-            let new = change_cell(&tx, i, old, &mut self.history.next_version, sizes, &mut self.refused, self.rng);
+            // In an undoable transaction, to discard is to free.
+            let shape = Shape { discard_percent: if open.undoable { 0 } else { self.shape.discard_percent }, ..self.shape };
+            let new = change_cell(&tx, (i, old), &mut self.history, (size, &shape), &mut self.refused, self.rng);
             // SAFETY: as above, and marked.
             unsafe {
                 tx.mark(at.cast(), size_of::<Cell>());
@@ -531,23 +506,23 @@ impl Worker<'_> {
 /// Gives cell `i` a new object (of `large` bytes, if any), a new filling in part, or none: the last also if there is no space.
 fn change_cell(
     tx: &Tx<'_>,
-    i: usize,
-    old: Cell,
-    next_version: &mut u64,
-    (large, size_max): (Option<u64>, u64),
+    (i, old): (usize, Cell),
+    history: &mut History,
+    (large, shape): (Option<u64>, &Shape),
     refused: &mut u64,
     rng: &mut SmallRng,
 ) -> Cell {
     let object = NonNull::new(old.ptr as *mut u8);
+    let discard = rng.random_ratio(shape.discard_percent, 100);
     match (object, rng.random_range(0..10)) {
         (Some(object), 0..3) if large.is_none() => {
             // SAFETY: the cell's own live block; the cell forgets it in this transaction.
-            unsafe { tx.free(object) };
+            unsafe { give_up(tx, object, &old, discard, history) };
             Cell { ptr: 0, ..old }
         }
         // A large object is rewritten in part, too: as far as the transaction has reserved for.
-        (Some(object), 3..7) if large.is_none() && old.filled == old.size => {
-            let filled = rng.random_range(1..=old.size.min(size_max));
+        (Some(object), 3..7) if large.is_none() && old.filled == old.size && !is_lost(object, &old) => {
+            let filled = rng.random_range(1..=old.size.min(shape.size_max));
             let new = Cell { version: old.version + 1, filled, ..old };
             fill(tx, i, &new, object, filled as usize);
             new
@@ -555,9 +530,9 @@ fn change_cell(
         (object, _) => {
             if let Some(object) = object {
                 // SAFETY: as above.
-                unsafe { tx.free(object) };
+                unsafe { give_up(tx, object, &old, discard, history) };
             }
-            let small = rng.random_range(1..=size_max);
+            let small = rng.random_range(1..=shape.size_max);
             let allocated = match large.map(|size| (tx.alloc(size as usize), size)) {
                 Some((Ok(fresh), size)) => Ok((fresh, size)),
                 _ => tx.alloc(small as usize).map(|fresh| (fresh, small)),
@@ -567,11 +542,32 @@ fn change_cell(
                 return Cell { ptr: 0, ..old };
             };
             // Two numbers for each: of the object, and of its filling in part.
-            *next_version += 2;
-            let new = Cell { ptr: fresh.as_ptr().addr() as u64, version: *next_version, size, filled: size };
+            history.next_version += 2;
+            let new = Cell { ptr: fresh.as_ptr().addr() as u64, version: history.next_version, size, filled: size };
             fill(tx, i, &new, fresh, size as usize);
             new
         }
+    }
+}
+
+/// Whether a crash left the object of a cell lost: no filling begins with eight zeros.
+fn is_lost(object: NonNull<u8>, cell: &Cell) -> bool {
+    // SAFETY: a live block of more than eight bytes.
+    cell.size > Tx::KEPT as u64 && unsafe { object.cast::<u64>().read() } == 0
+}
+
+/// Frees the object of a cell, or discards it and says so.
+///
+/// # Safety
+/// As of [`Tx::discard`].
+unsafe fn give_up(tx: &Tx<'_>, object: NonNull<u8>, cell: &Cell, discard: bool, history: &mut History) {
+    if discard {
+        history.discarded.push((tx.epoch(), cell.version));
+        // SAFETY: the caller's; what is found after a crash is asked whether it is lost.
+        unsafe { tx.discard(object, 0) };
+    } else {
+        // SAFETY: the caller's.
+        unsafe { tx.free(object) };
     }
 }
 

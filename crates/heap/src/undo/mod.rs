@@ -22,7 +22,9 @@
 //! *Blank* are lines of a block that was free at the end of the durable epoch, in chunks that were free or the same slab
 //! then. No state that a kill can leave needs their bytes, so a new block costs one entry, of its first line, and not one for
 //! each line. They come back as zeros and not as anything, for what was never carved must be zero: that is how a run header
-//! that was lost is told from one that never was (`alloc/check.rs`).
+//! that was lost is told from one that never was (`alloc/check.rs`). A block that its program
+//! discards has blank lines, too (a cache discards what it evicts). Its entry has the first line, with a word of zeros: by this word the program
+//! knows after a kill that the block is lost.
 //!
 //! | step | stopping after it |
 //! |---|---|
@@ -30,14 +32,14 @@
 //! | it writes the epoch | the same; and the block has no entries |
 //! | it writes the word, in the other page | the block is of that epoch, and has no entries |
 //! | *lines are marked*: an entry is written | what is used ends before it, so it is nothing |
-//! | the entry is added to what is used, by one store that has that and its checksum | the lines have their old bytes, in the image and here; the blank ones are of a free block |
-//! | the program overwrites the lines | they are undone, and the blank ones become zeros: the block is free |
+//! | the entry is added to what is used, by one store that has that and its checksum | the lines have their old bytes, in the image and here; the blank ones are of a free block, or of one that is discarded: it is lost from here on |
+//! | the program overwrites the lines | they are undone, and the blank ones become zeros: the block is free, or lost and says so |
 //! | *all transactions of epoch e have ended*: the head is written | whole: e is durable, its entries and those before are nothing any more. In part: the copy says that e - 1 is durable |
 //! | the copy of the head is written | e is durable, and says so in two pages. In part: the head counts |
 //! | the blocks of e - 1 are free for other epochs | they were nothing before |
 //! | *recovery*: the old lines are written into the image | log and head are as they were: all is done again |
 //! | the new stamps are written | the same; the superblock accepts both (`stamp.rs`) |
-//! | the copy of the head is made like the head | the same. Before it, a head that is written in part would leave the epoch before the one that recovery gave |
+//! | the copy of the head is made like the head | the same. Needed, as the next step may leave only the copy |
 //! | the head is written, of an epoch beyond those of all blocks, and its copy | the image is whole, and no block counts any more. In part: the copy says the recovered epoch |
 //! | the superblock gets the new generation | the pool is open; nothing was changed yet |
 //!
@@ -54,7 +56,7 @@
 //! head was stored before whatever that thread stores.
 //!
 //! What must always hold: between the moments when a line is first changed in an epoch and when that epoch is durable, its
-//! old bytes are here, or no state needs them. An owner that runs out of blocks dies rather than changing a line without that.
+//! old bytes are here, or no state needs them, or the program that owned them has given them up (`Tx::discard`). An owner that runs out of blocks dies rather than changing a line without that.
 //!
 //! *Loss of power* takes all of it, image and log. So a heap in place is for memory alone.
 
@@ -212,7 +214,7 @@ impl Head {
         self.write_copy(region)
     }
 
-    /// Writes the copy alone, where the head is this one or cannot be read.
+    /// Writes the copy alone. The head must be this one, or unreadable.
     pub fn write_copy(&self, region: &dyn Region) -> Result<()> {
         region.store(HEAD_COPY, bytemuck::bytes_of(self))?;
         compiler_fence(SeqCst);
@@ -355,13 +357,13 @@ impl Undo {
         self.durable.load(Acquire)
     }
 
-    /// Saves `count` lines from `first` on, found at `from`, which `epoch` is about to change, with up to [`BLANK_MAX`] lines behind them
-    /// that are *blank*: no state from the durable epoch's on needs their bytes.
+    /// Saves `count` lines, which `epoch` is about to change: from line `first` of the heap on. Recovery writes back the bytes at `from`: the lines
+    /// themselves, or a copy that was altered. Up to [`BLANK_MAX`] lines behind them are *blank*: recovery makes them zeros.
     ///
     /// # Safety
     /// `cursor` is the calling thread's own, and no other heap's. The calling thread runs a transaction of `epoch`, the durable epoch's
-    /// next or the one after that. `from` is where the first line of the heap lies: so many lines are readable, aligned to 8 bytes, and no
-    /// transaction writes them before this returns. The blank lines are of the heap, too.
+    /// next or the one after that. `count` lines are readable at `from`, aligned to 8 bytes, and no transaction writes them before this
+    /// returns. The blank lines are of the heap, too.
     pub unsafe fn save(&self, cursor: &mut Cursor, epoch: u64, first: u64, (count, blank): (u64, u64), from: *const u8) {
         let mut saved = 0;
         while saved < count {

@@ -78,6 +78,7 @@ pub(super) fn look_up(store: &Store, worker: &Worker, stripe: &Locked<'_>, key: 
         Life::Live => {}
         Life::Expired => worker.counters.inc(Counter::GetExpired),
         Life::Flushed => worker.counters.inc(Counter::GetFlushed),
+        Life::Lost => {}
     }
     (Some(found), life == Life::Live)
 }

@@ -23,8 +23,9 @@ const BATCH_ITEMS: usize = 128;
 const BATCH_STRIPES: usize = 32;
 /// Blocks of a window that are looked at at once: more make fuller batches. Few in debug builds, so that tests go on with the next part.
 const LIVE_AT_ONCE: usize = if cfg!(debug_assertions) { 64 } else { 8192 };
-/// Bytes that removing an item writes at most: its own head, the link to it, its stripe's counters.
-const REMOVAL: usize = 3 * 64;
+/// Bytes that removing an item marks: its head, its chunks' header, the link to it, its stripe's counters. (In place, one line more for each 8 MiB
+/// of it: the transaction's share has room for these.)
+const REMOVAL: usize = 4 * 64;
 /// Looks at a window before it is given up: what transactions were just storing in it is found by the second.
 const LOOKS: usize = 4;
 /// A worker that cleared a window compares others only after so many times as long as that took.
@@ -171,7 +172,11 @@ impl Store {
                 stripe.aim(victim.hash);
                 let Some(found) = stripe.find_at(victim.address) else { continue };
                 let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
-                stripe.remove(&tx, found);
+                match life {
+                    // A crash may undo the flush, and the item is live again: it must be whole.
+                    Life::Flushed => stripe.remove(&tx, found),
+                    _ => stripe.evict(&tx, found),
+                }
                 evicted += 1;
                 if life == Life::Live {
                     counters.inc(Counter::Evictions);
@@ -179,7 +184,7 @@ impl Store {
                     counters.add(Counter::EvictedExpiring, u64::from(expiring));
                 } else {
                     counters.inc(Counter::Reclaimed);
-                    counters.add(Counter::ExpiredUnfetched, u64::from(!fetched));
+                    counters.add(Counter::ExpiredUnfetched, u64::from(!fetched && life != Life::Lost));
                 }
             }
         }

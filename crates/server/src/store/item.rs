@@ -46,6 +46,10 @@ pub const FETCHED_MAX: u8 = 4;
 pub const HEAD_LEN: usize = std::mem::size_of::<Head>();
 const _: () = assert!(HEAD_LEN == 48);
 
+/// Offset of the word that is 0 in a lost item (see [`Tx::discard`]): the CAS id, which is never 0 otherwise.
+pub const LOST_WORD: usize = std::mem::offset_of!(Head, cas);
+const _: () = assert!(HEAD_LEN <= Tx::KEPT);
+
 /// What a new item is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
@@ -155,6 +159,11 @@ impl Item {
         self.head().cas
     }
 
+    /// Whether it was evicted, and came back without key and value when a crash undid that.
+    pub fn is_lost(&self) -> bool {
+        self.cas() == 0
+    }
+
     /// Hash of the key.
     pub fn hash(&self) -> u64 {
         self.head().hash
@@ -190,7 +199,7 @@ impl Item {
         self.head().bits
     }
 
-    /// Key.
+    /// Key; any bytes if the item is lost.
     pub fn key(&self) -> &[u8] {
         let len = usize::from(self.head().key_len);
         // SAFETY: the key follows the head inside the block, and is never written while the item is linked.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use parking_lot::MutexGuard;
 use towa_epoch::Tx;
 
-use super::item::{Content, Item};
+use super::item::{self, Content, Item};
 use super::table::{self, Found, STRIPES};
 use super::{Failure, SMALL_WRITES, Store, Worker, stripe_of};
 
@@ -115,13 +115,22 @@ impl Locked<'_> {
 
     /// Removes an item.
     pub fn remove(&self, tx: &Tx<'_>, found: Found) {
-        let item = found.item;
-        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        self.unlink(tx, found);
         // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
-        unsafe {
-            table::link(tx, found.slot, item.next());
-            tx.free(item.block());
-        }
+        unsafe { tx.free(found.item.block()) };
+    }
+
+    /// Removes an item that no crash has to bring back: at most [lost](Item::is_lost).
+    pub(super) fn evict(&self, tx: &Tx<'_>, found: Found) {
+        self.unlink(tx, found);
+        // SAFETY: as in `remove`; no CAS id is 0, and a lost item has no life (`Store::life`).
+        unsafe { tx.discard(found.item.block(), item::LOST_WORD) };
+    }
+
+    fn unlink(&self, tx: &Tx<'_>, Found { item, slot }: Found) {
+        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        // SAFETY: the stripe is locked and encloses `tx`.
+        unsafe { table::link(tx, slot, item.next()) };
     }
 
     /// Changes an item's expiry time, bits and CAS id.

@@ -243,6 +243,8 @@ pub enum Life {
     Expired,
     /// A flush came after it.
     Flushed,
+    /// It was evicted before a crash ([`Item::is_lost`](item::Item::is_lost)).
+    Lost,
 }
 
 #[repr(align(64))]
@@ -314,7 +316,8 @@ impl Store {
             evict,
             shares_pool: AtomicBool::new(false),
             wake: upkeep::Wake::default(),
-            crawl: AtomicBool::new(false),
+            // A kill may have left lost items, also one before the last clean end. The crawl removes them, so that they take no room.
+            crawl: AtomicBool::new(pool.is_in_place()),
             crawler_enabled: AtomicBool::new(true),
             pool: pool.clone(),
             roots,
@@ -361,6 +364,9 @@ impl Store {
 
     /// Whether `item` may be seen.
     pub fn life(&self, item: &Item, now: u32) -> Life {
+        if item.is_lost() {
+            return Life::Lost;
+        }
         // A flush that is due comes before all that is stored from now on, so whatever is there now is flushed, even if the log has
         // no space yet to say so.
         if item.cas() < self.oldest_cas.load(Ordering::Relaxed) || self.flush_due(now) {

@@ -354,7 +354,7 @@ impl Store {
         }
     }
 
-    /// Removes the expired and flushed items of lines `stripe`, `stripe + 1024`, ... from `from` on; `None` when all
+    /// Removes the expired, flushed and lost items of lines `stripe`, `stripe + 1024`, ... from `from` on; `None` when all
     /// are done, else where to go on. At most `most` lines, one transaction.
     pub(super) fn crawl_stripe(&self, worker: &mut Worker, stripe: usize, from: u64, most: u64) -> Result<Option<u64>, Failure> {
         let mut locked = self.lock(stripe as u64);
@@ -378,7 +378,7 @@ impl Store {
             for (hash, address) in dead {
                 locked.aim(hash);
                 if let Some(found) = locked.find_at(address) {
-                    counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched()));
+                    counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched() && !found.item.is_lost()));
                     counters.inc(Counter::CrawlerReclaimed);
                     locked.remove(&tx, found);
                 }

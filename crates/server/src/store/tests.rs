@@ -164,13 +164,17 @@ fn stripes_keep_threads_apart_while_the_table_doubles() {
 }
 
 fn copy_pool(from: &std::path::Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
+    copy_pool_to(tempfile::tempdir().unwrap(), from, None)
+}
+
+/// The same in a directory on this kind of medium.
+fn copy_pool_to(to: tempfile::TempDir, from: &std::path::Path, kind: Option<towa_media::Kind>) -> tempfile::TempDir {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
     }
     // Nothing wrote to the pool, which was open.
-    towa_epoch::accept_copy(&*towa_media::open_dir(to.path(), None, false).unwrap()).unwrap();
+    towa_epoch::accept_copy(&*towa_media::open_dir(to.path(), kind, false).unwrap()).unwrap();
     to
 }
 
@@ -233,8 +237,8 @@ fn what_is_broken_is_found() {
     // SAFETY: as above.
     unsafe {
         let flipped = |at: *mut u8| !at.read();
-        broken("hash", head.add(16), flipped(head.add(16)), "belongs");
-        broken("key", head.add(48), flipped(head.add(48)), "belongs");
+        broken("hash", head.add(16), flipped(head.add(16)), "has not the hash");
+        broken("key", head.add(48), flipped(head.add(48)), "has not the hash");
         broken("key length", head.add(44), 255, "in a block of");
         broken("value length", head.add(35), 0x7f, "in a block of");
         broken("room", head.add(39), 0x7f, "in a block of");

@@ -125,6 +125,130 @@ fn values_of_all_sizes_take_each_others_place() {
     }
 }
 
+/// A directory in memory that survives the process; elsewhere it is opened as such, too.
+fn memory() -> tempfile::TempDir {
+    let shm = std::path::Path::new("/dev/shm");
+    tempfile::tempdir_in(if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }).unwrap()
+}
+
+fn in_place(dir: &std::path::Path) -> Pool {
+    let medium = Some(towa_media::Kind::Ram);
+    let options = Options { heap_len: 32 << 20, manual: true, in_place: true, medium, ..Options::default() };
+    Pool::open_or_create(dir, &options).unwrap()
+}
+
+/// A cache in place that evicted, and was killed before that was durable.
+struct Killed {
+    files: tempfile::TempDir,
+    /// Items of the first length in the durable epoch, and how many of all were evicted since.
+    before: usize,
+    evicted: usize,
+}
+
+/// Full of values of one length, then of another, which take the place of the first.
+fn fill_and_kill(len: usize, next: usize) -> Killed {
+    let dir = memory();
+    let pool = in_place(dir.path());
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let first = (LIMIT * 3 / 2 / len as u64) as u32;
+    (0..first).for_each(|number| store_sized(&store, &mut worker, number, len).unwrap());
+    worker.now += 10;
+    pool.checkpoint().unwrap();
+    let (durable, before) = (pool.durable_epoch(), verify_values(&store)[&len]);
+    let evicted = worker.counters.get(Counter::Evictions);
+    let second = first + (LIMIT / 8 / next as u64) as u32;
+    (first..second).for_each(|number| store_sized(&store, &mut worker, number, next).unwrap());
+    let evicted = (worker.counters.get(Counter::Evictions) - evicted) as usize;
+    assert_eq!(pool.durable_epoch(), durable, "a checkpoint came before the kill");
+    let files = copy_pool_to(memory(), dir.path(), Some(towa_media::Kind::Ram));
+    drop((store, worker));
+    pool.close().unwrap();
+    Killed { files, before, evicted }
+}
+
+/// By the class, by windows of larger and of smaller ones, and by large ones.
+const LENGTHS: [(usize, usize); 7] =
+    [(100, 100), (100, 5000), (3000, 100), (3000, 3000), (200_000, 200_000), (200_000, 100), (100, 500_000)];
+
+/// What was evicted before a kill is whole or lost, never wrong; and new values take the room of the lost ones first.
+#[test]
+fn what_was_evicted_before_a_kill_is_whole_or_lost() {
+    for (len, next) in LENGTHS {
+        let case = format!("{len} bytes, then {next}");
+        let Killed { files, before, evicted } = fill_and_kill(len, next);
+        let pool = in_place(files.path());
+        assert_eq!(super::super::check(&pool).unwrap().unwrap().items, before as u64, "{case}");
+        let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+        let whole = verify_values(&store)[&len];
+        let lost = before - whole;
+        assert!(lost > 0 && lost <= evicted, "{case}: {lost} of {before} are lost, {evicted} were evicted");
+        let mut worker = worker(&pool);
+        worker.now += 20;
+        let new = 10_000_000..10_000_000 + (lost / 2).max(1) as u32;
+        new.for_each(|number| store_sized(&store, &mut worker, number, len).unwrap());
+        assert!(worker.counters.get(Counter::Reclaimed) > 0, "{case}: no lost item made room");
+        let left = verify_values(&store)[&len];
+        assert!(left + 2 >= whole, "{case}: {whole} whole ones, {lost} lost ones, and {left} after half as many more");
+        // Their keys are stored anew, some of which a lost large item still has.
+        for number in 0..(LIMIT / 4 / len as u64) as u32 {
+            store_sized(&store, &mut worker, number, len).unwrap();
+            let key = key_of(number, len);
+            let stripe = store.lock(store.hash(key.as_bytes()));
+            let found = stripe.find(key.as_bytes()).unwrap();
+            assert!(!found.item.is_lost() && found.item.data() == value_of(&key, len), "{case}: {key}");
+        }
+        verify_values(&store);
+        pool.checkpoint().unwrap();
+        super::super::check(&pool).unwrap();
+        drop((store, worker));
+        pool.close().unwrap();
+    }
+}
+
+/// Without a request, and in a store that does not evict.
+#[test]
+fn lost_items_are_removed_after_the_start() {
+    for (len, next) in LENGTHS {
+        let killed = fill_and_kill(len, next);
+        let pool = in_place(killed.files.path());
+        let store = Arc::new(Store::open(&pool, LIMIT, false, 0).unwrap());
+        let whole = verify_values(&store)[&len] as u64;
+        assert!(store.items() > whole);
+        let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        while store.items() > whole && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(store.items(), whole, "{len} bytes, then {next}");
+        upkeep.stop();
+        drop((store, upkeep));
+        assert_eq!(super::super::check(&pool).unwrap().unwrap().items, whole);
+        pool.close().unwrap();
+    }
+}
+
+/// A kill undoes a flush, and what made room after it: the flushed items are live again, all of them.
+#[test]
+fn what_was_flushed_before_a_kill_is_whole() {
+    let dir = memory();
+    let pool = in_place(dir.path());
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    (0..3000).for_each(|number| store_sized(&store, &mut worker, number, 10_000).unwrap());
+    pool.checkpoint().unwrap();
+    let before = verify_values(&store);
+    store.flush(&mut worker, None).unwrap();
+    (3000..3100).for_each(|number| store_sized(&store, &mut worker, number, 10_000).unwrap());
+    assert!(worker.counters.get(Counter::Reclaimed) > 0, "no flushed item made room");
+    let left = copy_pool_to(memory(), dir.path(), Some(towa_media::Kind::Ram));
+    drop((store, worker));
+    pool.close().unwrap();
+    let pool = in_place(left.path());
+    assert_eq!(verify_values(&Store::open(&pool, LIMIT, true, 0).unwrap()), before);
+    pool.close().unwrap();
+}
+
 /// A request that builds on an item finds it each time that it is carried out, even if no item was accessed longer ago.
 #[test]
 fn what_a_request_builds_on_is_not_evicted_for_it() {
