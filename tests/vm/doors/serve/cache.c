@@ -1,11 +1,11 @@
 /* cache: a client of a `towa serve` that is full, and the checker of what it finds there after a power cut.
  *
- *   cache load SOCKET N     stores round after round, from the one behind N or behind the newest that the server has a value of;
+ *   cache load SOCKET N     stores round after round, from the one behind N, or the newest that the server has a value of;
  *                           "ACK r" on standard output when the server says that round r is durable
  *   cache check SOCKET N    succeeds if each value is one that a round sent for its key, whole, and no older than the newest of round N or
  *                           before: a value may be evicted, and never be mixed, torn or taken back
  *
- * A round stores SETS keys, which follow from its number; a value follows from its key and its round. Of each 40 rounds most values have about the
+ * A round stores SETS keys, which follow from its number; a value follows from its key and its round. Of each eight rounds most values have about the
  * same size: so memory has to move between sizes, again and again.
  */
 #include <errno.h>
@@ -41,7 +41,7 @@ static unsigned key_of(uint64_t round, unsigned nth) { return mix(round, nth) % 
 /* The value of a key that a round stores; its length. */
 static uint32_t make(unsigned key, uint64_t round, char *into) {
     uint64_t random = mix(key, ~round);
-    uint32_t size = SIZES[random % 10 < 8 ? round / 40 % 4 : random / 10 % 4];
+    uint32_t size = SIZES[random % 10 < 8 ? (round / 8 + 3) % 4 : random / 10 % 4];
     uint32_t len = size / 2 + (uint32_t)(random >> 32) % size, at;
     for (at = 0; at < len; at += 8) {
         uint64_t word = mix(random, at);
@@ -96,12 +96,13 @@ static uint64_t found(unsigned key) {
 static _Noreturn void load(const char *path, uint64_t acked) {
     static char value[VALUE_MAX];
     connect_to(path);
-    uint64_t newest = acked;
+    /* The newest round that left something may have been cut short; those before it were not. */
+    uint64_t from = acked + 1;
     for (unsigned key = 0; key < KEYS; key++) {
         uint64_t round = found(key);
-        if (round > newest) newest = round;
+        if (round > from) from = round;
     }
-    for (uint64_t round = newest + 1;; round++) {
+    for (uint64_t round = from;; round++) {
         for (unsigned nth = 0; nth < SETS; nth++) {
             unsigned key = key_of(round, nth), len = make(key, round, value);
             fprintf(out, "set k%u 0 0 %u\r\n", key, len);
@@ -137,8 +138,8 @@ static int check(const char *path, uint64_t acked) {
         held += round != 0;
     }
     fprintf(stderr, "cache: %u of %u keys have a value, %llu rounds were acknowledged\n", held, stored, (unsigned long long)acked);
-    /* Full: some values went; and not all of them. */
-    return held == 0 || (acked > 1000 && held == KEYS);
+    /* What some dozens of rounds store is several times what the cache holds: some values went, and not all of them. */
+    return held == 0 || (acked > 60 && held == stored);
 }
 
 int main(int argc, char **argv) {
