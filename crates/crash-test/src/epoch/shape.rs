@@ -103,6 +103,11 @@ impl Shape {
         Shape { heap_len, in_place: true, discard_percent, log_len, size_max, epochs, undoable_percent, ..Shape::plain(rng) }
     }
 
+    /// Whether the next object that is removed is discarded. Shapes that never do so draw nothing: what follows from a seed stays as it was.
+    pub(super) fn discards(&self, rng: &mut SmallRng) -> bool {
+        self.discard_percent > 0 && rng.random_ratio(self.discard_percent, 100)
+    }
+
     /// The same pool opened again.
     pub fn reopened(mut self, rng: &mut SmallRng) -> Shape {
         self.persisters = [1, 1, 2, 3][rng.random_range(0..4)];

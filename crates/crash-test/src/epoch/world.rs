@@ -401,7 +401,7 @@ impl Worker<'_> {
             // SAFETY: cell `i` is in the live block of cells, and held by no other transaction.
             let old = unsafe { at.read() };
             let Some(object) = NonNull::new(old.ptr as *mut u8).filter(|_| live.contains(&old.ptr)) else { continue };
-            let discard = self.rng.random_ratio(self.shape.discard_percent, 100);
+            let discard = self.shape.discards(self.rng);
             // SAFETY: the cell's own live block, which the cell forgets; marked.
             unsafe {
                 give_up(&tx, object, &old, discard, &mut self.history);
@@ -513,7 +513,7 @@ fn change_cell(
     rng: &mut SmallRng,
 ) -> Cell {
     let object = NonNull::new(old.ptr as *mut u8);
-    let discard = rng.random_ratio(shape.discard_percent, 100);
+    let discard = shape.discards(rng);
     match (object, rng.random_range(0..10)) {
         (Some(object), 0..3) if large.is_none() => {
             // SAFETY: the cell's own live block; the cell forgets it in this transaction.
