@@ -279,7 +279,7 @@ impl<'t> Tx<'t> {
     /// log then gets one line of the block (one more for each 8 MiB), and not all lines when the memory is used again. If the block was changed
     /// since the durable epoch, in an undoable transaction, and in other pools, this is [`free`](Self::free).
     ///
-    /// After a crash that drops this epoch, and in a backup made meanwhile, a block that was live at the durable epoch is whole or *lost*. In a lost
+    /// A crash may drop this epoch, and a backup may leave it out. A block that was live at the durable epoch is then whole or *lost*. In a lost
     /// block the eight bytes at `offset` are 0, the rest of the first [`KEPT`](Self::KEPT) bytes are as they were, and all bytes behind them are
     /// undefined. Blocks to which only those bytes pointed stay allocated for ever. So the eight bytes must never be 0 in a block in use.
     ///
@@ -287,8 +287,8 @@ impl<'t> Tx<'t> {
     /// If `offset` is not a multiple of 8 below [`KEPT`](Self::KEPT), and as [`free`](Self::free) does.
     ///
     /// # Safety
-    /// As of [`free`](Self::free), and of [`mark`](Self::mark) for all of the block. Whoever finds the block after a crash, or in a backup, looks at those
-    /// eight bytes before it believes any behind the first [`KEPT`](Self::KEPT).
+    /// As of [`free`](Self::free), and of [`mark`](Self::mark) for all of the block. After a crash, or in a backup, the program looks at those eight
+    /// bytes before it believes any behind the first [`KEPT`](Self::KEPT).
     pub unsafe fn discard(&self, block: NonNull<u8>, offset: usize) {
         assert!(offset.is_multiple_of(8) && offset < Self::KEPT, "offset {offset} is not a multiple of 8 below {}", Self::KEPT);
         if let Some(undo) = self.thread.engine().heap.undo()

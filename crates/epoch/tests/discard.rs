@@ -3,9 +3,9 @@
 mod support;
 
 use tempfile::TempDir;
-use towa_epoch::{Phase, Pool, Tx};
+use towa_epoch::{Pool, Tx};
 
-use support::{Block, NEW, OLD, dir, killed};
+use support::{Block, NEW, OLD, dir, killed, killed_after};
 
 /// Where a block says that it is lost.
 const WORD: usize = 16;
@@ -114,29 +114,10 @@ fn what_was_changed_before_it_was_discarded_comes_back_whole() {
                 Block::new(tx, 3000, NEW);
             }
         };
-        let mut left = None;
-        let tx = thread.begin_reserving(4 << 20).unwrap();
-        change(&tx);
-        if earlier {
-            tx.commit();
-            pool.checkpoint_observed(&mut |phase| match phase {
-                Phase::Advanced => {
-                    let tx = thread.begin_reserving(4 << 20).unwrap();
-                    discard(&tx);
-                    tx.commit();
-                }
-                Phase::Quiet => left = Some(killed(home.path())),
-                _ => {}
-            })
-            .unwrap();
-        } else {
-            discard(&tx);
-            tx.commit();
-            left = Some(killed(home.path()));
-        }
+        let left = killed_after((home.path(), &pool), &mut thread, change, discard, earlier);
         drop(thread);
         pool.close().unwrap();
-        for (nth, found) in reopened(&left.unwrap(), &old).into_iter().enumerate() {
+        for (nth, found) in reopened(&left, &old).into_iter().enumerate() {
             let expected = if nth.is_multiple_of(4) { Found::Lost } else { Found::Whole };
             assert_eq!(found, expected, "block {nth}, changed in the epoch before: {earlier}");
         }

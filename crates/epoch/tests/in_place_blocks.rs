@@ -2,9 +2,9 @@
 
 mod support;
 
-use towa_epoch::{Phase, Tx};
+use towa_epoch::Tx;
 
-use support::{Block, NEW, OLD, dir, killed};
+use support::{Block, NEW, OLD, dir, killed, killed_after};
 
 const GROUP: u64 = 8192;
 
@@ -30,30 +30,12 @@ fn a_block_that_is_taken_again_comes_back() {
                 let new: Vec<Block> = (0..(3 << 20) / new_len.max(30_000)).map(|_| Block::new(tx, new_len, NEW)).collect();
                 assert!(new.iter().any(|new| old.iter().any(|old| new.overlaps(old))), "{case}: no memory was taken again");
             };
-            let tx = thread.begin_reserving(4 << 20).unwrap();
             // SAFETY: live, and not used in this process any more.
-            old.iter().for_each(|block| unsafe { tx.free(block.0) });
-            let mut left = None;
-            if later {
-                tx.commit();
-                pool.checkpoint_observed(&mut |phase| match phase {
-                    Phase::Advanced => {
-                        let tx = thread.begin_reserving(4 << 20).unwrap();
-                        take(&tx);
-                        tx.commit();
-                    }
-                    Phase::Quiet => left = Some(killed(home.path())),
-                    _ => {}
-                })
-                .unwrap();
-            } else {
-                take(&tx);
-                tx.commit();
-                left = Some(killed(home.path()));
-            }
+            let free = |tx: &Tx<'_>| old.iter().for_each(|block| unsafe { tx.free(block.0) });
+            let left = killed_after((home.path(), &pool), &mut thread, free, take, later);
             drop(thread);
             pool.close().unwrap();
-            let pool = open(left.unwrap().path());
+            let pool = open(left.path());
             assert!(pool.recovery().lines_replayed > 0);
             old.iter().for_each(|block| assert!(block.is_all(OLD), "{case}: a block has other bytes"));
             pool.close().unwrap();

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tempfile::TempDir;
-use towa_epoch::{Options, Pool, Tx};
+use towa_epoch::{Options, Phase, Pool, Thread, Tx};
 use towa_heap::superblock::Door;
 
 pub const OLD: u8 = 0x11;
@@ -43,6 +43,37 @@ pub fn killed(dir_of_pool: &Path) -> TempDir {
     towa_heap::accept_copy(&*medium).unwrap();
     towa_heap::verify(&*medium, Door::Epoch, &mut |_, _| ()).unwrap();
     copy
+}
+
+/// A transaction does `first`. Then the same one does `second`, or, if that comes `later`, one of the next epoch while the first epoch ends. The
+/// files as a kill leaves them then, before either is durable.
+pub fn killed_after(
+    (home, pool): (&Path, &Pool),
+    thread: &mut Thread,
+    first: impl FnOnce(&Tx<'_>),
+    second: impl Fn(&Tx<'_>),
+    later: bool,
+) -> TempDir {
+    let tx = thread.begin_reserving(4 << 20).unwrap();
+    first(&tx);
+    if !later {
+        second(&tx);
+        tx.commit();
+        return killed(home);
+    }
+    tx.commit();
+    let mut left = None;
+    pool.checkpoint_observed(&mut |phase| match phase {
+        Phase::Advanced => {
+            let tx = thread.begin_reserving(4 << 20).unwrap();
+            second(&tx);
+            tx.commit();
+        }
+        Phase::Quiet => left = Some(killed(home)),
+        _ => {}
+    })
+    .unwrap();
+    left.unwrap()
 }
 
 /// A block and its length.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// What a sound store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreReport {
-    /// Items, expired, flushed and lost ones that nobody noticed yet among them.
+    /// Items. Expired, flushed and lost ones count until they are removed.
     pub items: u64,
     /// Bytes of their blocks.
     pub bytes: u64,
