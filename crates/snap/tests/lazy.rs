@@ -1,6 +1,6 @@
 //! Programs that are restarted before their memory is there: they see what was in it and nothing else, whoever is killed meanwhile.
 //!
-//! TOWA_SNAP_KILLS sets how often the restarter is killed (24), TOWA_SEED repeats one run of that.
+//! TOWA_SNAP_KILLS sets how often the restarter is killed (12), TOWA_SEED repeats one run of that.
 
 mod support;
 
@@ -369,7 +369,7 @@ fn the_restarter_is_killed_at_any_moment() {
     let seed = given("TOWA_SEED", 1);
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut cut_off, mut survived, mut progress) = (0, 0, 0);
-    for round in 0..given("TOWA_SNAP_KILLS", 24) {
+    for round in 0..given("TOWA_SNAP_KILLS", 12) {
         let held = round % 3 != 0;
         let mut again = if held { kept.held() } else { Again::start(&kept.store, None) };
         again.is_lazy();

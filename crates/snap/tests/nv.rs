@@ -1,6 +1,6 @@
 //! Programs in mode `nv`: what their memory is, whatever is done to them; and what a restart makes of it.
 //!
-//! TOWA_SNAP_MOMENTS sets the number of random moments (10), TOWA_SEED repeats one run of them.
+//! TOWA_SNAP_MOMENTS sets the number of random moments (4), TOWA_SEED repeats one run of them.
 
 mod places;
 mod support;
@@ -160,7 +160,7 @@ fn program(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
 #[test]
 fn memory_of_every_kind_is_what_it_was() {
     let (Some(place), Some((_dir, program))) = (xfs(320), program("nv")) else { return };
-    let words = [program.to_str().unwrap(), "5000", "4"];
+    let words = [program.to_str().unwrap(), "2500", "4"];
     let (expected, _) = undisturbed(&words);
     let store = Store::open_or_create(place.dir()).unwrap();
     let mut running = Running::start(&words, &store);
@@ -201,7 +201,7 @@ fn survives(place: &Place, words: &[&str], takes: Duration, prepare: impl Fn(&Pa
     let seed = given("TOWA_SEED", 1);
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut restarted, mut too_late) = (0, 0);
-    let moments = given("TOWA_SNAP_MOMENTS", 10);
+    let moments = given("TOWA_SNAP_MOMENTS", 4);
     while restarted < moments {
         assert!(too_late < 5 * moments, "it ends before it can be checkpointed");
         let dir = tempfile::tempdir_in(place.mount_point()).unwrap();
@@ -431,7 +431,7 @@ fn the_program_goes_on_when_the_tool_is_killed() {
     // A program whose tool was killed becomes a child of this process, so that its end can be waited for.
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-    let (mut moment, moments) = (0, given("TOWA_SNAP_MOMENTS", 10));
+    let (mut moment, moments) = (0, given("TOWA_SNAP_MOMENTS", 4));
     // More of them, should no checkpoint have been made in time.
     while moment < moments || restarted == 0 && moment < 6 * moments {
         let store = place.mount_point().join(format!("store-{moment}"));

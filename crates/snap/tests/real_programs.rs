@@ -1,7 +1,7 @@
 //! Programs that nobody here wrote, killed and started again from checkpoints taken at random moments: their output must be what it is
 //! without that, to the byte.
 //!
-//! TOWA_SNAP_MOMENTS sets the number of moments (20), TOWA_SEED repeats one run of them.
+//! TOWA_SNAP_MOMENTS sets the number of moments (7), TOWA_SEED repeats one run of them.
 
 mod places;
 mod support;
@@ -61,7 +61,7 @@ fn survives_in(root: &Path, words: &[&str], results: &[&str], prepare: impl Fn(&
     let seed = given("TOWA_SEED", 1);
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut restarted, mut ended) = (0, 0);
-    for moment in 0..given("TOWA_SNAP_MOMENTS", 20) {
+    for moment in 0..given("TOWA_SNAP_MOMENTS", 7) {
         let dir = tempfile::tempdir_in(root).unwrap();
         prepare(dir.path());
         let store = Store::open_or_create(dir.path().join("store")).unwrap();

@@ -1,0 +1,5 @@
+//! Tests of the trees through their public interface.
+
+mod bptree;
+mod bptree_threads;
+mod model;
