@@ -11,7 +11,6 @@ mod tree;
 mod tree_blocks;
 mod tree_bptree_deletions;
 mod tree_destroy;
-mod tree_fptree_deletions;
 mod tx;
 mod tx_damaged;
 mod tx_deletions;

@@ -175,8 +175,17 @@ fn a_flush_that_comes_due_while_the_log_is_full_is_seen_at_once_and_comes_before
     assert_eq!(reader.say("get k v0\r\n"), "VALUE k 0 1\r\ny\r\nEND\r\n");
 }
 
-#[test]
-fn large_values_wait_as_small_ones_do() {
+/// Ends a thread, however the test ends.
+struct Stop<'t>(&'t AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Answers to nine large values that are sent while the log is full.
+fn large_values_beside_a_full_log() -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(&dir);
     let server = Running::start(Config { threads: 1, memory_limit: Some(8 << 20), ..config() }, &pool);
@@ -201,12 +210,25 @@ fn large_values_wait_as_small_ones_do() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
+        let _stop = Stop(&stop);
         filler.finish();
-        for client in &mut clients {
-            assert_eq!(String::from_utf8(client.read_until(b"\r\n")).unwrap(), "STORED\r\n");
+        clients.iter_mut().map(|client| String::from_utf8(client.read_until(b"\r\n")).unwrap()).collect()
+    })
+}
+
+#[test]
+fn large_values_wait_as_small_ones_do() {
+    for _ in 0..20 {
+        let answers = large_values_beside_a_full_log();
+        if answers.iter().all(|answer| answer == "STORED\r\n") {
+            return;
         }
-        stop.store(true, Relaxed);
-    });
+        // Those that go on at the same moment may together want more memory than there is to receive in: then some are refused,
+        // more often on a busy machine.
+        let refused = "SERVER_ERROR out of memory storing object\r\n";
+        assert!(answers.iter().all(|answer| answer == "STORED\r\n" || answer == refused), "{answers:?}");
+    }
+    panic!("some value was refused each time");
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Programs as no linker lays them out, damaged ones, and damaged halves: never a panic; what is split is given back to the byte, and
 //! what cannot be given back is refused.
 
+mod sweep_support;
+
 use std::fs;
 use std::ops::Range;
 
-use crate::sweep_support::program;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use sweep_support::program;
 use towa_xip::elf::Elf;
 use towa_xip::split::{Halves, Options, join, split};
 

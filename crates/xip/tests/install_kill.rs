@@ -3,15 +3,17 @@
 //! A child (this test's own binary) splits, joins and collects for ever; it is killed at random moments, in `TOWA_KILL_ROUNDS` rounds;
 //! `TOWA_SEED` repeats a run as far as the moments go. Where a moment falls is the machine's doing: what was seen is printed.
 
+mod sweep_support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::sweep_support::{LIBS, Outcome, Place, TEXT, command, program, run, setting};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sweep_support::{LIBS, Outcome, Place, TEXT, command, program, run, setting};
 use towa_xip::install;
 use towa_xip::needed;
 use towa_xip::split::{AbcHead, key_of};
@@ -40,7 +42,7 @@ fn child_that_splits_and_joins_for_ever() {
             0 => drop(store.write().unwrap().collect(Collect::default()).unwrap()),
             1 => {
                 let library = libraries[rng.random_range(0..libraries.len())].clone();
-                crate::sweep_support::patiently(|| install::split(&store, &library, None, LIBS)).unwrap();
+                sweep_support::patiently(|| install::split(&store, &library, None, LIBS)).unwrap();
             }
             2 => drop(Store::open_or_create(&work.join("store")).unwrap()),
             _ if is_split => drop(install::join(path, None, None).unwrap()),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use towa_snap::Error;
 use towa_snap::store::{Base, CheckpointId, Limits, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 /// Checkpoint `n` holds `n` in the first word of a third of its pages, and of the last one; those that it does not write are its base's.
 fn take(store: &Store, base: Base) -> CheckpointId {

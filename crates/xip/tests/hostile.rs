@@ -1,12 +1,14 @@
 //! What others could do to who splits, and accidents a store must live through. Each of these once went wrong.
 
+mod sweep_support;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::sweep_support::{LIBS, Place, TEXT, command, is_root, program, run};
+use sweep_support::{LIBS, Place, TEXT, command, is_root, program, run};
 use towa_xip::format::{PATH_AT, RANGE_RODATA, XyzRecord};
 use towa_xip::install::{self, How};
 use towa_xip::split::{AbcHead, Options};

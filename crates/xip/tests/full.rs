@@ -3,6 +3,8 @@
 //!
 //! File systems are mounted in a namespace of the test's own thread, and go with it: nothing stays, however it ends. Only root can.
 
+mod sweep_support;
+
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::sweep_support::{LIBS, Place, TEXT, command, is_root, patiently, program, run};
+use sweep_support::{LIBS, Place, TEXT, command, is_root, patiently, program, run};
 use towa_xip::split::AbcHead;
 use towa_xip::store::{Collect, Store};
 use towa_xip::{Error, install};
@@ -21,7 +23,7 @@ fn with_mounts(act: impl FnOnce(&Path, &dyn Fn(&Path, u64, &str)) + Send) {
     if !is_root() {
         return eprintln!("SKIP: only root can mount");
     }
-    let dir = crate::sweep_support::temp_dir();
+    let dir = sweep_support::temp_dir();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // SAFETY: no pointer is passed; it is about this thread alone.

@@ -3,13 +3,15 @@
 //!
 //! The device is simulated (`towa_media::files::failing`): it may lose any page of a file whose sync failed, and go on showing it.
 
+mod sweep_support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::sweep_support::{LIBS, TEXT, program, temp_dir};
 use rand::prelude::*;
+use sweep_support::{LIBS, TEXT, program, temp_dir};
 use towa_media::files::{self, failing};
 use towa_xip::error::Error;
 use towa_xip::install;

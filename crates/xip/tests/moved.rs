@@ -1,11 +1,13 @@
 //! Programs that are not where they were: `gc` keeps what one of them may need, beside writers at work as well.
 
+mod sweep_support;
+
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::sweep_support::{Place, TEXT, command, program, run};
+use sweep_support::{Place, TEXT, command, program, run};
 use towa_xip::install;
 use towa_xip::store::{Collect, Collected, Store};
 

@@ -12,7 +12,8 @@ use towa_media::files::failing;
 use towa_snap::Error;
 use towa_snap::store::{Base, CheckpointId, Limits, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 const PAGE: usize = 4096;
 /// Rounds on one directory, before the next one is made.
@@ -288,7 +289,7 @@ fn what_was_acknowledged_is_there() {
 /// Each place that syncs is left out alone, and missed, at the latest after so many rounds.
 #[test]
 fn each_sync_is_needed() {
-    const LATEST: u64 = 20_000;
+    const LATEST: u64 = 60_000;
     let seed = seed();
     let mut all = BTreeSet::new();
     for place in [Some(Place::in_memory()), Place::xfs()].into_iter().flatten() {

@@ -7,7 +7,8 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use towa_snap::Error;
 use towa_snap::store::{Base, Mode, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;

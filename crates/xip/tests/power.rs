@@ -5,12 +5,14 @@
 //! written to a file, or changed in a directory, may be on the medium or not until that file or directory is synced, each apart from the
 //! others, for they may lie on different file systems. (One that keeps an order by itself is kinder than this.)
 
+mod sweep_support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::sweep_support::{Place, TEXT, program};
+use sweep_support::{Place, TEXT, program};
 use towa_xip::install;
 use towa_xip::store::{Collect, Store};
 

@@ -1,12 +1,14 @@
 //! Foreign code: no program executes what another user wrote, and no library another one's text. Each of these once went wrong, or could.
 
+mod sweep_support;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::sweep_support::{LIBS, Place, TEXT, command, is_root, program, run};
+use sweep_support::{LIBS, Place, TEXT, command, is_root, program, run};
 use towa_xip::split::AbcHead;
 use towa_xip::store::{Collect, Store};
 use towa_xip::{Error, install, needed};

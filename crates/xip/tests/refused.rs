@@ -1,5 +1,7 @@
 //! What is refused, and what is kept: whatever goes wrong, the program is as it was; whatever goes right, it stays what it was to others.
 
+mod sweep_support;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -9,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::sweep_support::{LIBS, Outcome, Place, TEXT, command, is_root, program, run, temp_dir};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
+use sweep_support::{LIBS, Outcome, Place, TEXT, command, is_root, program, run, temp_dir};
 use towa_xip::elf::Elf;
 use towa_xip::layout::Layout;
 use towa_xip::split::AbcHead;

@@ -11,7 +11,8 @@ use rand::prelude::*;
 use towa_snap::Error;
 use towa_snap::store::{Base, Limits, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 400;

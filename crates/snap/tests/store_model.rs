@@ -12,7 +12,8 @@ use towa_snap::Error;
 use towa_snap::pages::PageSet;
 use towa_snap::store::{Base, CheckpointId, Draft, Limits, Merged, Mode, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 const PAGE: usize = 4096;
 /// Pages that the histories write to: few, so that everything meets everything.

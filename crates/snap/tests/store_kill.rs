@@ -15,7 +15,8 @@ use rand::prelude::*;
 use towa_snap::pages::PageSet;
 use towa_snap::store::{Base, Limits, Store, Which};
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 const DIRECTORY: &str = "TOWA_TEST_VICTIM";
 const PAGE: usize = 4096;

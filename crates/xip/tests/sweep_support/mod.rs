@@ -1,4 +1,5 @@
 //! What the tests of whole programs share: a place with a store, a run with a time limit, and how two runs are compared.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -4,6 +4,8 @@
 //! `TOWA_XIP_SWEEP_JSON=FILE` gets the result as JSON. An exception is a program that could not be compared, with its reason; a
 //! difference that splitting has made is none: the test fails.
 
+mod sweep_support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sweep_support::{LIBS, Outcome, Place, begins_like_elf, command, harmless, is_privileged, patiently, run};
 use serde_json::json;
+use sweep_support::{LIBS, Outcome, Place, begins_like_elf, command, harmless, is_privileged, patiently, run};
 use towa_xip::store::Collect;
 use towa_xip::{Error, install};
 

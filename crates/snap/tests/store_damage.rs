@@ -10,7 +10,8 @@ use towa_snap::Error;
 use towa_snap::store::{Base, Mode, Store, Which};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::places::Place;
+mod places;
+use places::Place;
 
 /// All files under `dir`.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

@@ -1,12 +1,14 @@
 //! Work, not greetings: split programs with split libraries do it as whole ones do, to the byte. Each program is a copy, split in place.
 
+mod sweep_support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::sweep_support::{Outcome, Place, command, program, run};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sweep_support::{Outcome, Place, command, program, run};
 use towa_xip::split::AbcHead;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -204,8 +206,7 @@ except ZeroDivisionError as why:
 fn add_modules(place: &mut Place, python: &Path) {
     let told = work(place, "ask", python, &["-c", "import _ctypes, _json; print(_ctypes.__file__); print(_json.__file__)"]);
     for module in String::from_utf8_lossy(&told.out).lines().map(Path::new).filter(|module| module.is_file()) {
-        let done =
-            crate::sweep_support::patiently(|| towa_xip::install::split(&place.store, module, None, crate::sweep_support::LIBS));
+        let done = sweep_support::patiently(|| towa_xip::install::split(&place.store, module, None, sweep_support::LIBS));
         println!("{}: {}", module.display(), done.map_or_else(|why| why.to_string(), |done| done.text.display().to_string()));
     }
 }
