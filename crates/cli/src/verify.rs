@@ -170,7 +170,12 @@ fn print(args: &VerifyArgs, Found { report, contents }: &Found) -> Result<()> {
     match contents {
         Contents::Sound(known) => {
             for it in known {
-                lines.line("checked", format!("{}: {} of {} items", it.root, it.kind, it.items));
+                let lost = it
+                    .lost
+                    .filter(|lost| *lost > 0)
+                    .map(|lost| format!(", {lost} of them lost when a crash undid their eviction"))
+                    .unwrap_or_default();
+                lines.line("checked", format!("{}: {} of {} items{lost}", it.root, it.kind, it.items));
             }
             let others: Vec<&str> =
                 report.roots.iter().map(String::as_str).filter(|root| known.iter().all(|it| it.root != **root)).collect();

@@ -23,6 +23,15 @@ pub struct Content {
     pub kind: &'static str,
     /// Its items.
     pub items: u64,
+    /// Of a serve store: items that were evicted, and came back without key and value as a crash undid that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+}
+
+impl Content {
+    fn of(root: String, kind: &'static str, items: u64) -> Content {
+        Content { root, kind, items, lost: None }
+    }
 }
 
 /// What was found, or why nobody looked.
@@ -74,7 +83,7 @@ pub fn check_tx(medium: Arc<dyn Medium>, report: &VerifyReport) -> Result<Conten
     };
     let found = towa_tree::check_all(&pool);
     pool.abandon();
-    Ok(Contents::Sound(found?.into_iter().map(|it| Content { root: it.name, kind: it.kind, items: it.items }).collect()))
+    Ok(Contents::Sound(found?.into_iter().map(|it| Content::of(it.name, it.kind, it.items)).collect()))
 }
 
 /// Checks the FPTree in the arena on `medium`.
@@ -82,7 +91,7 @@ pub fn check_arena(medium: Arc<dyn Medium>) -> Result<Content> {
     let _progress = Progress::spinner("checking the tree".into());
     let private: Arc<dyn Medium> = Private::of(medium, false);
     let it = towa_tree::check_arena(&private)?;
-    Ok(Content { root: it.name, kind: it.kind, items: it.items })
+    Ok(Content::of(it.name, it.kind, it.items))
 }
 
 /// Why a pool is not read into memory, if it is too much for that.
@@ -104,9 +113,9 @@ fn check_roots(pool: &Pool) -> Result<Vec<Content>> {
         _ => error,
     };
     let known = towa_containers::check_all(pool).map_err(|e| damaged(e.into()))?;
-    let mut found: Vec<Content> = known.into_iter().map(|it| Content { root: it.name, kind: it.kind, items: it.items }).collect();
+    let mut found: Vec<Content> = known.into_iter().map(|it| Content::of(it.name, it.kind, it.items)).collect();
     let store = towa_server::check(pool).map_err(|e| damaged(e.into()))?;
-    found.extend(store.map(|it| Content { root: towa_server::ROOT.into(), kind: "serve store", items: it.items }));
+    found.extend(store.map(|it| Content { lost: Some(it.lost), ..Content::of(towa_server::ROOT.into(), "serve store", it.items) }));
     found.sort_by(|a, b| a.root.cmp(&b.root));
     Ok(found)
 }

@@ -273,7 +273,7 @@ fn verify_looks_at_every_item_served() {
         assert_eq!(server.end(libc::SIGKILL), Some(-libc::SIGKILL));
         let files = || ["superblock", "image", "log", "lock"].map(|name| fs::read(pool.join(name)).unwrap());
         let before = files();
-        let wanted = json(r#"[{ "root": "serve", "kind": "serve store", "items": 2000 }]"#);
+        let wanted = json(r#"[{ "root": "serve", "kind": "serve store", "items": 2000, "lost": 0 }]"#);
         let report = json(&passes(&verify));
         assert_eq!((&report["contents"], &report["clean"]), (&wanted, &false.into()), "{medium}");
         assert!(files() == before, "{medium}: something was written");

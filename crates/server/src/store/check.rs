@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 pub struct StoreReport {
     /// Items. Expired, flushed and lost ones count until they are removed.
     pub items: u64,
+    /// Those of them that were evicted and came back without key and value, as a crash undid that. A server removes them.
+    pub lost: u64,
     /// Bytes of their blocks.
     pub bytes: u64,
     /// Bucket lines of the table.
@@ -34,9 +36,10 @@ pub fn check(pool: &Pool) -> Result<Option<StoreReport>> {
     checker.publish_segments()?;
     let mut report = StoreReport { lines: checker.shape.lines(), ..StoreReport::default() };
     for stripe in 0..STRIPES {
-        let (items, bytes) = checker.stripe(stripe)?;
+        let (items, bytes, lost) = checker.stripe(stripe)?;
         report.items += items;
         report.bytes += bytes;
+        report.lost += lost;
     }
     Ok(Some(report))
 }
@@ -49,8 +52,13 @@ struct Checker<'p> {
     seed: u64,
 }
 
-/// What was found in a stripe: items, bytes, expiring items.
-type Counts = (u64, u64, u64);
+/// What was found in a stripe.
+#[derive(Default)]
+struct Found {
+    /// Items, bytes, expiring items.
+    counts: (u64, u64, u64),
+    lost: u64,
+}
 
 impl Checker<'_> {
     fn holds(&self, address: u64, len: usize) -> bool {
@@ -77,19 +85,22 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Items and bytes of a stripe.
-    fn stripe(&self, stripe: usize) -> Result<(u64, u64)> {
+    /// Items, bytes and lost items of a stripe.
+    fn stripe(&self, stripe: usize) -> Result<(u64, u64, u64)> {
         let counted = self.roots.stripe(stripe);
-        let mut found = (0, 0, 0);
+        // No more than there is room for, whatever is counted: a chain may lead back to itself.
+        let most = counted.0.min(self.pool.heap_range().1 / HEAD_LEN as u64);
+        let mut found = Found::default();
         for index in (stripe as u64..self.shape.lines()).step_by(STRIPES) {
             if let Some(bits) = self.bits_of(index)? {
-                self.line(index, bits, counted.0, &mut found)?;
+                self.line(index, bits, most, &mut found)?;
             }
         }
-        if found != counted {
-            return damaged(format!("stripe {stripe} has {found:?} items, bytes and expiring items, and counts {counted:?}"));
+        let Found { counts, lost } = found;
+        if counts != counted {
+            return damaged(format!("stripe {stripe} has {counts:?} items, bytes and expiring items, and counts {counted:?}"));
         }
-        Ok((found.0, found.1))
+        Ok((counts.0, counts.1, lost))
     }
 
     /// How many bits of a hash lead to line `index`; `None` for one of the upper half that was not split off yet.
@@ -109,7 +120,7 @@ impl Checker<'_> {
         }
     }
 
-    fn line(&self, index: u64, bits: u32, most: u64, found: &mut Counts) -> Result<()> {
+    fn line(&self, index: u64, bits: u32, most: u64, found: &mut Found) -> Result<()> {
         for bucket in 0..BUCKETS {
             // SAFETY: as in `bits_of`.
             let mut next = unsafe { (*self.table.line(index)).heads[bucket] };
@@ -133,10 +144,12 @@ impl Checker<'_> {
                 if hash & ((1 << bits) - 1) != index || bucket_of(hash) != bucket {
                     return Err(broken(index, bucket, next, &format!("is not where its hash {hash:#x} belongs")));
                 }
-                if found.0 == most {
+                if found.counts.0 == most {
                     return Err(broken(index, bucket, next, &format!("is one more than the {most} that its stripe counts")));
                 }
-                *found = (found.0 + 1, found.1 + item.room() as u64, found.2 + u64::from(item.expires() != 0));
+                let (items, bytes, expiring) = found.counts;
+                found.counts = (items + 1, bytes + item.room() as u64, expiring + u64::from(item.expires() != 0));
+                found.lost += u64::from(item.is_lost());
                 next = item.next();
             }
         }

@@ -6,7 +6,7 @@
 //!   are never taken for an item.
 //! - The stripes of a batch are locked in ascending order, as `flush` locks all of them: a thread never waits for a
 //!   stripe while it holds a higher one.
-//! - A batch is one transaction, and short: some dozens of stripes, for a tenth of a millisecond.
+//! - A batch is one transaction, and short: some dozens of stripes, and a MiB of items or one that is larger, for a tenth of a millisecond.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use crate::counters::Counter;
 /// Items, and stripes, in one batch.
 const BATCH_ITEMS: usize = 128;
 const BATCH_STRIPES: usize = 32;
+/// Bytes of items after which a batch ends: in place each line of them is marked.
+const BATCH_BYTES: usize = 1 << 20;
 /// Blocks of a window that are looked at at once: more make fuller batches. Few in debug builds, so that tests go on with the next part.
 const LIVE_AT_ONCE: usize = if cfg!(debug_assertions) { 64 } else { 8192 };
 /// Bytes that removing an item marks: its head, its chunks' header, the link to it, its stripe's counters. (In place, one line more for each 8 MiB
@@ -108,7 +110,8 @@ impl Store {
     pub(super) fn candidate(&self, address: usize, now: u32) -> Candidate {
         // SAFETY: the address of a block of the heap, which is mapped as long as the pool lives.
         let guess = unsafe { Guess::at(address) };
-        let dead = self.is_dead(guess.cas, guess.expires, now);
+        // The CAS id of a lost item is 0.
+        let dead = guess.cas == 0 || self.is_dead(guess.cas, guess.expires, now);
         let since = now.saturating_sub(guess.access) as f32 + 1.0;
         let again = guess.fetched.min(FETCHED_MAX).saturating_sub(1);
         let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << again) };
@@ -152,31 +155,34 @@ impl Store {
             from -= 1;
         }
         victims[from..].reverse();
-        let evicted = self.evict_batch(worker, &victims[from..]);
-        match &evicted {
-            Ok(_) => victims.truncate(from),
-            Err(_) => victims[from..].reverse(),
+        let done = self.evict_batch(worker, &victims[from..]);
+        if let Ok((_, looked_at)) = done {
+            victims.drain(from..from + looked_at);
         }
-        evicted
+        victims[from..].reverse();
+        Ok(done?.0)
     }
 
-    /// Evicts a batch, which is sorted by stripe, lowest first.
-    fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<usize, Failure> {
+    /// Evicts a batch, which is sorted by stripe, lowest first, up to [`BATCH_BYTES`]. How many were items, and how many it came to.
+    fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<(usize, usize), Failure> {
         let groups = || victims.chunk_by(|a, b| stripe_of(a.hash) == stripe_of(b.hash));
         let mut stripes: Vec<Locked<'_>> = groups().map(|group| self.lock(group[0].hash)).collect();
-        let (mut evicted, now, counters) = (0, worker.now, Arc::clone(&worker.counters));
+        let (mut evicted, mut looked_at, mut bytes) = (0, 0, 0);
+        let (now, counters) = (worker.now, Arc::clone(&worker.counters));
         // No client asked for an eviction: it must not make one's `durable` wait.
         let tx = worker.begin_upkeep(victims.len() * REMOVAL + 1024)?;
         for (stripe, group) in stripes.iter_mut().zip(groups()) {
             for victim in group {
-                stripe.aim(victim.hash);
-                let Some(found) = stripe.find_at(victim.address) else { continue };
-                let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
-                match life {
-                    // A crash may undo the flush, and the item is live again: it must be whole.
-                    Life::Flushed => stripe.remove(&tx, found),
-                    _ => stripe.evict(&tx, found),
+                if bytes >= BATCH_BYTES {
+                    break;
                 }
+                looked_at += 1;
+                stripe.aim(victim.hash);
+                // A damaged one has no block that could be freed; the crawl tells of it.
+                let Some(found) = stripe.find_at(victim.address).filter(|found| found.item.is_sized()) else { continue };
+                bytes += found.item.room();
+                let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
+                stripe.give_up(&tx, found, life);
                 evicted += 1;
                 if life == Life::Live {
                     counters.inc(Counter::Evictions);
@@ -189,7 +195,7 @@ impl Store {
             }
         }
         tx.commit();
-        Ok(evicted)
+        Ok((evicted, looked_at))
     }
 
     /// Evicts all that lives in what was surveyed for a value of `wanted` bytes, and keeps its chunks for this worker's

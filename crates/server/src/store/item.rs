@@ -194,6 +194,11 @@ impl Item {
         HEAD_LEN + usize::from(self.head().key_len) + self.value_len() + 2
     }
 
+    /// Whether its block has room for it, as that of every item has that is not damaged.
+    pub fn is_sized(&self) -> bool {
+        self.size() <= self.room()
+    }
+
     /// [`STALE`] and so on.
     pub fn bits(&self) -> u8 {
         self.head().bits

@@ -10,7 +10,7 @@ use towa_epoch::Tx;
 
 use super::item::{self, Content, Item};
 use super::table::{self, Found, STRIPES};
-use super::{Failure, SMALL_WRITES, Store, Worker, stripe_of};
+use super::{Failure, Life, SMALL_WRITES, Store, Worker, stripe_of};
 
 /// A locked stripe, and the hash for which it was locked.
 pub struct Locked<'s> {
@@ -120,8 +120,17 @@ impl Locked<'_> {
         unsafe { tx.free(found.item.block()) };
     }
 
+    /// Removes an item that no request asked to remove.
+    pub(super) fn give_up(&self, tx: &Tx<'_>, found: Found, life: Life) {
+        match life {
+            // A crash may undo the flush, too, and the item is live again: it must be whole.
+            Life::Flushed => self.remove(tx, found),
+            _ => self.evict(tx, found),
+        }
+    }
+
     /// Removes an item that no crash has to bring back: at most [lost](Item::is_lost).
-    pub(super) fn evict(&self, tx: &Tx<'_>, found: Found) {
+    fn evict(&self, tx: &Tx<'_>, found: Found) {
         self.unlink(tx, found);
         // SAFETY: as in `remove`; no CAS id is 0, and a lost item has no life (`Store::life`).
         unsafe { tx.discard(found.item.block(), item::LOST_WORD) };

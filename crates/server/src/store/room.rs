@@ -26,7 +26,7 @@ use towa_epoch::{Pool, Survey};
 use super::evict::{Candidate, SLICE};
 use super::item::Item;
 use super::table::{SEGMENT_BLOCK, STRIPES};
-use super::{Failure, Life, Store, Worker};
+use super::{Failure, Life, Store, Worker, stripe_of};
 use crate::counters::Counter;
 
 /// Chunks are not bounded below this, however small `-m` is: some kinds of slabs take a mebibyte. (memcached gives each
@@ -359,29 +359,36 @@ impl Store {
     pub(super) fn crawl_stripe(&self, worker: &mut Worker, stripe: usize, from: u64, most: u64) -> Result<Option<u64>, Failure> {
         let mut locked = self.lock(stripe as u64);
         let lines = locked.shape.lines();
-        let (mut dead, mut line) = (Vec::new(), from);
+        let (mut dead, mut damaged, mut line) = (Vec::new(), Vec::new(), from);
         let end = (from + most).min(lines / STRIPES as u64);
         while line < end {
             let note = |item: Item| {
-                if self.life(&item, worker.now) != Life::Live {
-                    dead.push((item.hash(), item.address()));
+                match self.life(&item, worker.now) {
+                    Life::Live => {}
+                    // A head of zeros, as damage leaves it, looks like a lost item's; it has no block that could be freed.
+                    _ if !item.is_sized() || stripe_of(item.hash()) != stripe => damaged.push(item.address()),
+                    life => dead.push((item.hash(), item.address(), life)),
                 }
                 true
             };
             locked.for_each(stripe as u64 + line * STRIPES as u64, note);
             line += 1;
         }
+        if let Some(address) = damaged.first() {
+            log::error!(
+                "the item at {address:#x} is damaged, and is left alone; stop the server, and let `towa verify` look at the pool"
+            );
+        }
         if !dead.is_empty() {
             let reserve = dead.len() * 256 + 4096;
             let counters = Arc::clone(&worker.counters);
             let tx = worker.begin_upkeep(reserve)?;
-            for (hash, address) in dead {
+            for (hash, address, life) in dead {
                 locked.aim(hash);
-                if let Some(found) = locked.find_at(address) {
-                    counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched() && !found.item.is_lost()));
-                    counters.inc(Counter::CrawlerReclaimed);
-                    locked.remove(&tx, found);
-                }
+                let Some(found) = locked.find_at(address) else { continue };
+                counters.add(Counter::ExpiredUnfetched, u64::from(!found.item.fetched() && life != Life::Lost));
+                counters.inc(Counter::CrawlerReclaimed);
+                locked.give_up(&tx, found, life);
             }
             tx.commit();
         }

@@ -288,11 +288,14 @@ impl Keeper {
         if !asked && (!worth_it || !store.crawler_enabled() || self.crawled.elapsed() < CRAWL_EVERY) {
             return Ok(());
         }
-        if self.each_stripe(Store::crawl_stripe)? {
+        let done = self.each_stripe(Store::crawl_stripe);
+        if matches!(done, Ok(true)) {
             self.crawled_cas = oldest;
             self.crawled = Instant::now();
+        } else if asked {
+            self.store.crawl.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        done.map(|_| ())
     }
 }
 

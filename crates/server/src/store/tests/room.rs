@@ -178,11 +178,13 @@ fn what_was_evicted_before_a_kill_is_whole_or_lost() {
         let case = format!("{len} bytes, then {next}");
         let Killed { files, before, evicted } = fill_and_kill(len, next);
         let pool = in_place(files.path());
-        assert_eq!(super::super::check(&pool).unwrap().unwrap().items, before as u64, "{case}");
+        let report = super::super::check(&pool).unwrap().unwrap();
+        assert_eq!(report.items, before as u64, "{case}");
         let store = Store::open(&pool, LIMIT, true, 0).unwrap();
         let whole = verify_values(&store)[&len];
         let lost = before - whole;
         assert!(lost > 0 && lost <= evicted, "{case}: {lost} of {before} are lost, {evicted} were evicted");
+        assert_eq!(report.lost, lost as u64, "{case}");
         let mut worker = worker(&pool);
         worker.now += 20;
         let new = 10_000_000..10_000_000 + (lost / 2).max(1) as u32;
@@ -226,6 +228,30 @@ fn lost_items_are_removed_after_the_start() {
         assert_eq!(super::super::check(&pool).unwrap().unwrap().items, whole);
         pool.close().unwrap();
     }
+}
+
+/// A head of zeros, as damage leaves it, has the CAS id of a lost item, and neither a block to be freed nor a hash that leads to it.
+#[test]
+fn the_crawl_leaves_damaged_items_alone() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    (0..6000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    let hash_of = |number: u32| store.hash(key_of(number, 100).as_bytes());
+    let first = (0..6000).find(|number| stripe_of(hash_of(*number)) == 0).unwrap();
+    let other = (0..6000).find(|number| stripe_of(hash_of(*number)) != 0).unwrap();
+    for number in [first, other] {
+        let address = store.lock(hash_of(number)).find(key_of(number, 100).as_bytes()).unwrap().item.address();
+        // SAFETY: the item's head, which no other thread looks at.
+        unsafe { std::ptr::write_bytes(address as *mut u8, 0, item::HEAD_LEN) };
+    }
+    let items = store.items();
+    for stripe in 0..STRIPES {
+        assert!(store.crawl_stripe(&mut worker, stripe, 0, 1 << 20).unwrap().is_none());
+    }
+    pool.check().unwrap();
+    assert_eq!(store.items(), items);
+    assert!(super::super::check(&pool).is_err());
 }
 
 /// A kill undoes a flush, and what made room after it: the flushed items are live again, all of them.
