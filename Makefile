@@ -58,8 +58,8 @@ bench-java:
 soak: build
 	set -e; for door in epoch tx tree; do \
 	    target/release/towa crash-test $$door --seed $(or $(SEED),$(shell date +%s)) --images 10000000; done
-	TOWA_ROUNDS=1000 cargo test -p towa-crash-test --test it failing_device
-	TOWA_ROUNDS=1000 TOWA_SNAP_MOMENTS=50 TOWA_SNAP_KILLS=100 cargo test -p towa-snap --test store_failing --test memory_tracking --test nv --test real_programs --test lazy
+	TOWA_ROUNDS=5000 cargo test -p towa-crash-test --test it failing_device
+	TOWA_ROUNDS=5000 TOWA_SNAP_MOMENTS=50 TOWA_SNAP_KILLS=100 cargo test -p towa-snap --test store_failing --test memory_tracking --test nv --test real_programs --test lazy
 	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx --test kill_snap -- --nocapture
 
 soak-java:

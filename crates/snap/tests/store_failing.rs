@@ -276,7 +276,7 @@ fn seed() -> u64 {
 
 #[test]
 fn what_was_acknowledged_is_there() {
-    let (seed, wanted) = (seed(), std::env::var("TOWA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300));
+    let (seed, wanted) = (seed(), std::env::var("TOWA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000));
     let hard_links = Place::in_memory();
     let (_, went_well, noticed) = rounds(&hard_links.mount_point(), seed, wanted, None);
     noticed.unwrap_or_else(|e| panic!("hard links, round {went_well}: {e}"));

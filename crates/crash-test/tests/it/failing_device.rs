@@ -1,5 +1,4 @@
-//! A device that fails a sync and works again afterwards, under every door that promises to survive the loss of power: some
-//! hundreds of rounds; `make soak` runs a thousand of each.
+//! A device that fails a sync and works again afterwards, under every door that promises to survive the loss of power: a thousand rounds.
 //!
 //! What must hold: what was acknowledged is there, or the acknowledgement was an error; whichever process acknowledged it, and whatever
 //! memory pressure did to the pages that the failed sync left clean. Each thing that recovery must write again is left out in turn: the
@@ -34,24 +33,24 @@ fn noticed(door: &str, round: RoundOf, planted: ForgetsRewrite) {
 
 #[test]
 fn epoch_pools() {
-    rounds("epoch", epoch::failing_round, 100);
+    rounds("epoch", epoch::failing_round, 400);
 }
 
 #[test]
 fn tx_pools() {
-    rounds("tx", tx::failing_round, 80);
+    rounds("tx", tx::failing_round, 300);
 }
 
 #[test]
 fn bptrees() {
-    rounds("B+-tree", tree_round::<TinyBpTree<u64>>, 30);
-    rounds("B+-tree of strings", tree_round::<TinyBpTree<[u8]>>, 30);
+    rounds("B+-tree", tree_round::<TinyBpTree<u64>>, 100);
+    rounds("B+-tree of strings", tree_round::<TinyBpTree<[u8]>>, 100);
 }
 
 #[test]
 fn fptrees() {
-    rounds("FPTree", tree_round::<FpTree<u64>>, 30);
-    rounds("FPTree of strings", tree_round::<FpTree<[u8]>>, 30);
+    rounds("FPTree", tree_round::<FpTree<u64>>, 100);
+    rounds("FPTree of strings", tree_round::<FpTree<[u8]>>, 100);
 }
 
 #[test]
