@@ -160,7 +160,7 @@ fn program(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
 #[test]
 fn memory_of_every_kind_is_what_it_was() {
     let (Some(place), Some((_dir, program))) = (xfs(320), program("nv")) else { return };
-    let words = [program.to_str().unwrap(), "2500", "4"];
+    let words = [program.to_str().unwrap(), "5000", "4"];
     let (expected, _) = undisturbed(&words);
     let store = Store::open_or_create(place.dir()).unwrap();
     let mut running = Running::start(&words, &store);

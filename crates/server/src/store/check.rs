@@ -36,7 +36,7 @@ pub fn check(pool: &Pool) -> Result<Option<StoreReport>> {
     checker.publish_segments()?;
     let mut report = StoreReport { lines: checker.shape.lines(), ..StoreReport::default() };
     for stripe in 0..STRIPES {
-        let (items, bytes, lost) = checker.stripe(stripe)?;
+        let Found { counts: (items, bytes, _), lost } = checker.stripe(stripe)?;
         report.items += items;
         report.bytes += bytes;
         report.lost += lost;
@@ -85,8 +85,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Items, bytes and lost items of a stripe.
-    fn stripe(&self, stripe: usize) -> Result<(u64, u64, u64)> {
+    /// What a stripe holds, which is what it counts.
+    fn stripe(&self, stripe: usize) -> Result<Found> {
         let counted = self.roots.stripe(stripe);
         // No more than there is room for, whatever is counted: a chain may lead back to itself.
         let most = counted.0.min(self.pool.heap_range().1 / HEAD_LEN as u64);
@@ -96,11 +96,11 @@ impl Checker<'_> {
                 self.line(index, bits, most, &mut found)?;
             }
         }
-        let Found { counts, lost } = found;
-        if counts != counted {
+        if found.counts != counted {
+            let counts = found.counts;
             return damaged(format!("stripe {stripe} has {counts:?} items, bytes and expiring items, and counts {counted:?}"));
         }
-        Ok((counts.0, counts.1, lost))
+        Ok(found)
     }
 
     /// How many bits of a hash lead to line `index`; `None` for one of the upper half that was not split off yet.
@@ -164,7 +164,7 @@ impl Checker<'_> {
         // SAFETY: a head's bytes lie in the heap there; any bytes are a head, and its lengths are looked at before they are used.
         let item = unsafe { Item::at(address) }.ok_or("is at address 0")?;
         let (size, room) = (item.size(), item.room());
-        if size > room || !self.holds(address, room) {
+        if !item.is_sized() || !self.holds(address, room) {
             return Err(format!("says it has {size} bytes in a block of {room}"));
         }
         if !item.is_lost() && !item.data().ends_with(b"\r\n") {

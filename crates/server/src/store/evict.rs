@@ -22,7 +22,7 @@ use crate::counters::Counter;
 const BATCH_ITEMS: usize = 128;
 const BATCH_STRIPES: usize = 32;
 /// Bytes of items after which a batch ends: in place each line of them is marked.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_ROOM: u64 = 1 << 20;
 /// Blocks of a window that are looked at at once: more make fuller batches. Few in debug builds, so that tests go on with the next part.
 const LIVE_AT_ONCE: usize = if cfg!(debug_assertions) { 64 } else { 8192 };
 /// Bytes that removing an item marks: its head, its chunks' header, the link to it, its stripe's counters. (In place, one line more for each 8 MiB
@@ -87,6 +87,7 @@ pub(super) struct Candidate {
     pub(super) address: u64,
     hash: u64,
     cas: u64,
+    room: u32,
     /// Seconds since its last access, and one more; fewer by half for each of its next few reads after the first. What was
     /// read again is likely to be read again.
     idle: f32,
@@ -115,7 +116,7 @@ impl Store {
         let since = now.saturating_sub(guess.access) as f32 + 1.0;
         let again = guess.fetched.min(FETCHED_MAX).saturating_sub(1);
         let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << again) };
-        Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, idle }
+        Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, room: guess.room, idle }
     }
 
     /// Adds what stands at `address` to `found`, unless the request at hand builds on it.
@@ -145,42 +146,37 @@ impl Store {
 
     /// Evicts a batch from the end of `victims`, which are sorted by stripe, highest first.
     fn evict_some(&self, worker: &mut Worker, victims: &mut Vec<Candidate>) -> Result<usize, Failure> {
-        let (mut from, mut stripes) = (victims.len(), 0);
-        while from > 0 && victims.len() - from < BATCH_ITEMS {
+        let (mut from, mut stripes, mut room) = (victims.len(), 0, 0);
+        while from > 0 && victims.len() - from < BATCH_ITEMS && room < BATCH_ROOM {
             let is_new = victims.get(from).is_none_or(|next| stripe_of(next.hash) != stripe_of(victims[from - 1].hash));
             if is_new && stripes == BATCH_STRIPES {
                 break;
             }
             stripes += usize::from(is_new);
             from -= 1;
+            room += u64::from(victims[from].room);
         }
         victims[from..].reverse();
-        let done = self.evict_batch(worker, &victims[from..]);
-        if let Ok((_, looked_at)) = done {
-            victims.drain(from..from + looked_at);
+        let evicted = self.evict_batch(worker, &victims[from..]);
+        match &evicted {
+            Ok(_) => victims.truncate(from),
+            Err(_) => victims[from..].reverse(),
         }
-        victims[from..].reverse();
-        Ok(done?.0)
+        evicted
     }
 
-    /// Evicts a batch, which is sorted by stripe, lowest first, up to [`BATCH_BYTES`]. How many were items, and how many it came to.
-    fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<(usize, usize), Failure> {
+    /// Evicts a batch, which is sorted by stripe, lowest first.
+    fn evict_batch(&self, worker: &mut Worker, victims: &[Candidate]) -> Result<usize, Failure> {
         let groups = || victims.chunk_by(|a, b| stripe_of(a.hash) == stripe_of(b.hash));
         let mut stripes: Vec<Locked<'_>> = groups().map(|group| self.lock(group[0].hash)).collect();
-        let (mut evicted, mut looked_at, mut bytes) = (0, 0, 0);
-        let (now, counters) = (worker.now, Arc::clone(&worker.counters));
+        let (mut evicted, now, counters) = (0, worker.now, Arc::clone(&worker.counters));
         // No client asked for an eviction: it must not make one's `durable` wait.
         let tx = worker.begin_upkeep(victims.len() * REMOVAL + 1024)?;
         for (stripe, group) in stripes.iter_mut().zip(groups()) {
             for victim in group {
-                if bytes >= BATCH_BYTES {
-                    break;
-                }
-                looked_at += 1;
                 stripe.aim(victim.hash);
                 // A damaged one has no block that could be freed; the crawl tells of it.
                 let Some(found) = stripe.find_at(victim.address).filter(|found| found.item.is_sized()) else { continue };
-                bytes += found.item.room();
                 let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
                 stripe.give_up(&tx, found, life);
                 evicted += 1;
@@ -195,7 +191,7 @@ impl Store {
             }
         }
         tx.commit();
-        Ok((evicted, looked_at))
+        Ok(evicted)
     }
 
     /// Evicts all that lives in what was surveyed for a value of `wanted` bytes, and keeps its chunks for this worker's

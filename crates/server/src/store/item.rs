@@ -89,6 +89,8 @@ pub struct Guess {
     pub expires: u32,
     /// Last access.
     pub access: u32,
+    /// Usable bytes of the block.
+    pub room: u32,
     /// Reads since it was stored, as far as they are counted.
     pub fetched: u8,
 }
@@ -108,6 +110,7 @@ impl Guess {
                 hash: word(std::mem::offset_of!(Head, hash)),
                 expires: half(std::mem::offset_of!(Head, expires)),
                 access: half(std::mem::offset_of!(Head, access)),
+                room: half(std::mem::offset_of!(Head, room)),
                 fetched: AtomicU8::from_ptr((address + std::mem::offset_of!(Head, fetched)) as *mut u8).load(Relaxed),
             }
         }

@@ -359,14 +359,14 @@ impl Store {
     pub(super) fn crawl_stripe(&self, worker: &mut Worker, stripe: usize, from: u64, most: u64) -> Result<Option<u64>, Failure> {
         let mut locked = self.lock(stripe as u64);
         let lines = locked.shape.lines();
-        let (mut dead, mut damaged, mut line) = (Vec::new(), Vec::new(), from);
+        let (mut dead, mut damaged, mut line) = (Vec::new(), None, from);
         let end = (from + most).min(lines / STRIPES as u64);
         while line < end {
             let note = |item: Item| {
                 match self.life(&item, worker.now) {
                     Life::Live => {}
                     // A head of zeros, as damage leaves it, looks like a lost item's; it has no block that could be freed.
-                    _ if !item.is_sized() || stripe_of(item.hash()) != stripe => damaged.push(item.address()),
+                    _ if !item.is_sized() || stripe_of(item.hash()) != stripe => damaged = damaged.or(Some(item.address())),
                     life => dead.push((item.hash(), item.address(), life)),
                 }
                 true
@@ -374,7 +374,7 @@ impl Store {
             locked.for_each(stripe as u64 + line * STRIPES as u64, note);
             line += 1;
         }
-        if let Some(address) = damaged.first() {
+        if let Some(address) = damaged {
             log::error!(
                 "the item at {address:#x} is damaged, and is left alone; stop the server, and let `towa verify` look at the pool"
             );
