@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use towa_epoch::{Cleared, Clearing, Pool, Survey};
 
-use super::item::{FETCHED_MAX, Guess};
+use super::item::{Guess, USES_MAX};
 use super::{Failure, Life, Locked, Store, Worker, stripe_of};
 use crate::counters::Counter;
 
@@ -88,8 +88,8 @@ pub(super) struct Candidate {
     hash: u64,
     cas: u64,
     room: u32,
-    /// Seconds since its last access, and one more; fewer by half for each of its next few reads after the first. What was
-    /// read again is likely to be read again.
+    /// Seconds since its last access, and one more; fewer by half for each of the next few uses of its key after the first. What
+    /// was used again is likely to be used again.
     idle: f32,
 }
 
@@ -114,7 +114,7 @@ impl Store {
         // The CAS id of a lost item is 0.
         let dead = guess.cas == 0 || self.is_dead(guess.cas, guess.expires, now);
         let since = now.saturating_sub(guess.access) as f32 + 1.0;
-        let again = guess.fetched.min(FETCHED_MAX).saturating_sub(1);
+        let again = guess.uses.min(USES_MAX).saturating_sub(1);
         let idle = if dead { f32::INFINITY } else { since / f32::from(1u16 << again) };
         Candidate { address: address as u64, hash: guess.hash, cas: guess.cas, room: guess.room, idle }
     }

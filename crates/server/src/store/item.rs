@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   0      8     16     24        28      32        36     40       44       45     46        47  48
-//!   | next | cas | hash | expires | flags | val len | room | access | keylen | bits | fetched | 0 | key | value | \r\n |
+//!   | next | cas | hash | expires | flags | val len | room | access | keylen | bits | fetched | uses | key | value | \r\n |
 //! ```
 //!
 //! What must always hold:
 //! - everything is read and written under the lock of the item's stripe, and written only inside a transaction, after `mark` -
-//! - except `access` and `fetched`, which a read updates without a transaction. They steer eviction and nothing else; after a
+//! - except `access`, `fetched` and `uses`, which a read updates without a transaction. They steer eviction and nothing else; after a
 //!   crash they have whatever value reached the image, which is harmless;
 //! - a block's lines belong to it alone (the heap's blocks are whole 64-byte lines), so items never share a line.
 
@@ -36,11 +36,11 @@ struct Head {
     key_len: u8,
     bits: u8,
     fetched: AtomicU8,
-    zero: u8,
+    uses: AtomicU8,
 }
 
-/// Reads of an item that are counted since it was stored: more say no more.
-pub const FETCHED_MAX: u8 = 4;
+/// Uses of a key, since it was stored first, that are counted: more say no more.
+pub const USES_MAX: u8 = 4;
 
 /// Bytes before the key.
 pub const HEAD_LEN: usize = std::mem::size_of::<Head>();
@@ -91,8 +91,8 @@ pub struct Guess {
     pub access: u32,
     /// Usable bytes of the block.
     pub room: u32,
-    /// Reads since it was stored, as far as they are counted.
-    pub fetched: u8,
+    /// [`Item::uses`].
+    pub uses: u8,
 }
 
 impl Guess {
@@ -111,7 +111,7 @@ impl Guess {
                 expires: half(std::mem::offset_of!(Head, expires)),
                 access: half(std::mem::offset_of!(Head, access)),
                 room: half(std::mem::offset_of!(Head, room)),
-                fetched: AtomicU8::from_ptr((address + std::mem::offset_of!(Head, fetched)) as *mut u8).load(Relaxed),
+                uses: AtomicU8::from_ptr((address + std::mem::offset_of!(Head, uses)) as *mut u8).load(Relaxed),
             }
         }
     }
@@ -237,9 +237,23 @@ impl Item {
         if head.access.load(Relaxed) != now {
             head.access.store(now, Relaxed);
         }
-        let count = head.fetched.load(Relaxed);
-        if fetched && count < FETCHED_MAX {
-            head.fetched.store(count + 1, Relaxed);
+        if fetched {
+            if head.fetched.load(Relaxed) == 0 {
+                head.fetched.store(1, Relaxed);
+            }
+            self.count_use(self.uses());
+        }
+    }
+
+    /// Uses of its key since it was stored first: reads, and values that took the place of others. Counted up to [`USES_MAX`].
+    pub fn uses(&self) -> u8 {
+        self.head().uses.load(Relaxed).min(USES_MAX)
+    }
+
+    /// Counts a use of its key after `before` others. As an access, it is not durable.
+    pub fn count_use(&self, before: u8) {
+        if before < USES_MAX {
+            self.head().uses.store(before + 1, Relaxed);
         }
     }
 
@@ -260,7 +274,7 @@ impl Item {
             key_len: content.key.len() as u8,
             bits: content.bits,
             fetched: AtomicU8::new(0),
-            zero: 0,
+            uses: AtomicU8::new(0),
         };
         let item = Item(block.cast());
         // SAFETY: the caller owns the block, and head, key and value fit.
@@ -308,6 +322,7 @@ impl Item {
             (*head).bits = content.bits;
             (*head).access.store(content.now, Relaxed);
             (*head).fetched.store(0, Relaxed);
+            self.count_use(self.uses());
             self.put_value(content.value);
         }
     }

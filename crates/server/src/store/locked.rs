@@ -93,6 +93,7 @@ impl Locked<'_> {
             return Ok(old);
         }
         let new = self.create(tx, content)?;
+        new.count_use(old.uses());
         let grown = new.room() as i64 - old.room() as i64;
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {

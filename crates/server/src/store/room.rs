@@ -5,7 +5,7 @@
 //! free block of its class takes the place
 //!
 //! - of the items of its class that were not accessed for longest, of some that were looked at: one victim makes room
-//!   for one value. (Reads since it was stored count: what was read again is likely to be read again.)
+//!   for one value. (Reads, and values stored anew under the key, count: what was used again is likely to be used again.)
 //! - or of a whole *window*: neighbouring chunks, cleared of all that lives in them (`evict.rs`), where its class has
 //!   nothing to give up, or where what it would give up was accessed more recently than what lives in the window. That
 //!   is how memory moves between sizes.

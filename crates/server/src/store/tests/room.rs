@@ -331,6 +331,40 @@ fn what_is_accessed_stays() {
     assert!(left * 100 > there * 90, "of {there} items that were accessed {left} are left");
 }
 
+/// Of what was accessed in the same second, values stored under one key again and again outlive those that were stored once, even later.
+#[test]
+fn what_is_stored_again_stays() {
+    let pool = pool();
+    let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let uses = |number: u32| {
+        let key = key_of(number, 100);
+        let stripe = store.lock(store.hash(key.as_bytes()));
+        stripe.find(key.as_bytes()).map(|found| (found.item.uses(), found.item.fetched()))
+    };
+    {
+        // A value that does not fit into the block of the one before counts as one that does.
+        store_sized(&store, &mut worker, 0, 100).unwrap();
+        let (key, value) = (key_of(0, 100), [b' '; 1000]);
+        let (hash, now) = (store.hash(key.as_bytes()), worker.now);
+        let stripe = store.lock(hash);
+        let content = Content { key: key.as_bytes(), hash, value: (&value, b"\r\n"), flags: 0, expires: 0, bits: 0, cas: 2, now };
+        let tx = stripe.begin(&mut worker, content.size()).unwrap();
+        stripe.replace(&tx, stripe.find(content.key).unwrap(), &content).unwrap();
+        tx.commit();
+    }
+    for stored in 2..5 {
+        (0..10_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+        assert_eq!((uses(0), uses(1)), (Some((stored, false)), Some((stored - 2, false))));
+    }
+    (10_000..70_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    worker.now += 8;
+    (70_000..100_000).for_each(|number| store_sized(&store, &mut worker, number, 100).unwrap());
+    let left = |numbers: std::ops::Range<u32>| numbers.filter(|&number| uses(number).is_some()).count();
+    let (again, once) = (left(0..10_000), left(10_000..20_000));
+    assert!(again > 9_900 && once < 9_900, "of 10,000 that were stored again {again} are left, of as many others {once}");
+}
+
 /// Several threads store values of all sizes in a full cache.
 #[test]
 fn threads_make_room_beside_each_other() {
