@@ -173,10 +173,11 @@ impl CrashImage<'_, '_> {
             let Some(pages) = left.regions.get_mut(region) else {
                 continue;
             };
-            for (piece, survived) in line.pieces.iter().zip(choice.survivors(line)) {
-                if survived {
-                    piece.apply(*number, pages);
-                }
+            // A page is copied only if something of it survived.
+            let mut survivors = line.pieces.iter().zip(choice.survivors(line)).filter(|(_, survived)| *survived).peekable();
+            if survivors.peek().is_some() {
+                let into = pages.line(*number);
+                survivors.for_each(|(piece, _)| piece.apply(into));
             }
         }
         SimMedium::from_snapshot(replay.trace().model, left)

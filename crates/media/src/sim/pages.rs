@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::PAGE;
+use crate::{LINE, PAGE};
 
 const CHUNK_PAGES: usize = 64;
 const CHUNK: usize = CHUNK_PAGES * PAGE;
@@ -63,11 +63,22 @@ impl Pages {
         while done < inside {
             let at = off as usize + done;
             let n = (PAGE - at % PAGE).min(inside - done);
-            let chunk = self.chunks[at / CHUNK].get_or_insert_with(|| Arc::new([const { None }; CHUNK_PAGES]));
-            let page = Arc::make_mut(chunk)[at % CHUNK / PAGE].get_or_insert_with(|| Arc::new([0; PAGE]));
-            Arc::make_mut(page)[at % PAGE..][..n].copy_from_slice(&bytes[done..done + n]);
+            self.page(at)[at % PAGE..][..n].copy_from_slice(&bytes[done..done + n]);
             done += n;
         }
+    }
+
+    /// Line `number`, to be written: what of it lies inside.
+    pub fn line(&mut self, number: u64) -> &mut [u8] {
+        let at = number * LINE as u64;
+        let len = self.len.saturating_sub(at).min(LINE as u64) as usize;
+        if len == 0 { &mut [] } else { &mut self.page(at as usize)[at as usize % PAGE..][..len] }
+    }
+
+    /// The page of an offset that lies inside.
+    fn page(&mut self, at: usize) -> &mut Page {
+        let chunk = self.chunks[at / CHUNK].get_or_insert_with(|| Arc::new([const { None }; CHUNK_PAGES]));
+        Arc::make_mut(Arc::make_mut(chunk)[at % CHUNK / PAGE].get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
     /// Makes page `number` what it is in `from`.

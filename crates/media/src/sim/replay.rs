@@ -75,9 +75,13 @@ impl Piece {
         (self.off as usize) < off + len && off < (self.off + self.len) as usize
     }
 
-    /// Puts it into the pages of its region.
-    pub fn apply(&self, line: u64, pages: &mut Pages) {
-        pages.write(line * LINE as u64 + self.off as u64, &self.bytes[..self.len as usize]);
+    /// Puts it into its line ([`Pages::line`]), as far as that lies inside its region.
+    pub fn apply(&self, line: &mut [u8]) {
+        let off = self.off as usize;
+        let len = (self.len as usize).min(line.len().saturating_sub(off));
+        if len > 0 {
+            line[off..off + len].copy_from_slice(&self.bytes[..len]);
+        }
     }
 }
 
@@ -170,16 +174,16 @@ impl<'t> Replay<'t> {
                     self.durable.regions.insert(*region, Pages::zeroed(*len));
                     if *len > 0 {
                         self.lengths.insert(*region, self.done - 1);
-                        self.count(self.done - 1);
+                        self.count(self.done - 1, 1);
                     }
                 }
                 self.name_ops.push((self.done - 1, op.clone()));
-                self.count(self.done - 1);
+                self.count(self.done - 1, 1);
             }
             Op::SyncNames => {
                 for (event, op) in std::mem::take(&mut self.name_ops) {
                     apply_name(&mut self.durable, &op);
-                    self.uncount(event);
+                    self.uncount(event, 1);
                 }
                 self.forget_nameless();
             }
@@ -196,30 +200,36 @@ impl<'t> Replay<'t> {
         let line_model = self.trace.model == Model::Line;
         let (streamed, event) = (streamed || !line_model, self.done - 1);
         let mut done = 0;
+        let mut pieces = 0;
         while done < bytes.len() {
-            let at = off + done as u64;
-            let (line_number, in_line) = (at / LINE as u64, (at % LINE as u64) as usize);
-            let len = (WORD - in_line % WORD).min(bytes.len() - done);
-            let line = self.lines.entry((region, line_number)).or_default();
+            let number = (off + done as u64) / LINE as u64;
+            let line = self.lines.entry((region, number)).or_default();
             line.lost = false;
+            let begin = line.pieces.len();
+            let mut in_line = ((off + done as u64) % LINE as u64) as usize;
+            while in_line < LINE && done < bytes.len() {
+                let len = (WORD - in_line % WORD).min(bytes.len() - done);
+                let mut word = [0; WORD];
+                word[..len].copy_from_slice(&bytes[done..done + len]);
+                line.pieces.push(Piece { event, streamed, off: in_line as u8, len: len as u8, thread, bytes: word });
+                (in_line, done) = (in_line + len, done + len);
+            }
+            let (before, new) = line.pieces.split_at(begin);
+            pieces += new.len();
             if streamed && line_model {
-                let clash = line.pieces.iter().find(|p| !p.streamed && p.overlaps(in_line, len));
-                if let Some(clash) = clash {
+                let breaks = |old: &&Piece| !old.streamed && new.iter().any(|p| old.overlaps(p.off as usize, p.len as usize));
+                if let Some(clash) = before.iter().find(breaks) {
                     panic!(
                         "the program breaks the contract of Region::stream: {} overwrites unfenced cached bytes of {}",
                         self.trace.info(event),
                         self.trace.info(clash.event),
                     );
                 }
+                self.touch(thread, region, number);
             }
-            let mut word = [0; WORD];
-            word[..len].copy_from_slice(&bytes[done..done + len]);
-            line.pieces.push(Piece { event, streamed, off: in_line as u8, len: len as u8, thread, bytes: word });
-            self.count(event);
-            if streamed && line_model {
-                self.touch(thread, region, line_number);
-            }
-            done += len;
+        }
+        if pieces > 0 {
+            self.count(event, pieces);
         }
     }
 
@@ -239,7 +249,7 @@ impl<'t> Replay<'t> {
 
     fn fence(&mut self, thread: u32, region: u32) {
         if let Some(event) = self.lengths.remove(&region) {
-            self.uncount(event);
+            self.uncount(event, 1);
         }
         let (by, numbers) = match self.trace.model {
             Model::Line => (Some(thread), self.touched.remove(&(thread, region)).unwrap_or_default()),
@@ -257,12 +267,10 @@ impl<'t> Replay<'t> {
             if line.pieces.is_empty() {
                 self.lines.remove(&(region, number));
             }
-            let pages = self.durable.regions.get_mut(&region).expect("regions are never dropped");
-            for piece in &covered {
-                piece.apply(number, pages);
-            }
-            for piece in covered {
-                self.uncount(piece.event);
+            if !covered.is_empty() {
+                let into = self.durable.regions.get_mut(&region).expect("regions are never dropped").line(number);
+                covered.iter().for_each(|piece| piece.apply(into));
+                self.uncount_pieces(&covered);
             }
         }
     }
@@ -281,12 +289,12 @@ impl<'t> Replay<'t> {
         let first = page * LINES_PER_PAGE;
         let numbers: Vec<_> = self.lines.range((region, first)..(region, first + LINES_PER_PAGE)).map(|((_, n), _)| *n).collect();
         for number in numbers {
-            for piece in self.lines.remove(&(region, number)).expect("just listed").pieces {
-                if let (true, Some(pages)) = (reached, self.durable.regions.get_mut(&region)) {
-                    piece.apply(number, pages);
-                }
-                self.uncount(piece.event);
+            let pieces = self.lines.remove(&(region, number)).expect("just listed").pieces;
+            if let (true, Some(pages)) = (reached, self.durable.regions.get_mut(&region)) {
+                let into = pages.line(number);
+                pieces.iter().for_each(|piece| piece.apply(into));
             }
+            self.uncount_pieces(&pieces);
         }
     }
 
@@ -296,14 +304,13 @@ impl<'t> Replay<'t> {
         self.durable.regions.retain(|region, _| named.contains(region));
         let gone: Vec<(u32, u64)> = self.lines.keys().filter(|(region, _)| !named.contains(region)).copied().collect();
         for key in gone {
-            for piece in self.lines.remove(&key).expect("just listed").pieces {
-                self.uncount(piece.event);
-            }
+            let pieces = self.lines.remove(&key).expect("just listed").pieces;
+            self.uncount_pieces(&pieces);
         }
         let gone: Vec<u32> = self.lengths.keys().filter(|region| !named.contains(region)).copied().collect();
         for region in gone {
             let event = self.lengths.remove(&region).expect("just listed");
-            self.uncount(event);
+            self.uncount(event, 1);
         }
     }
 
@@ -314,13 +321,17 @@ impl<'t> Replay<'t> {
         }
     }
 
-    fn count(&mut self, event: usize) {
-        *self.undecided.entry(event).or_default() += 1;
+    fn count(&mut self, event: usize, pieces: usize) {
+        *self.undecided.entry(event).or_default() += pieces;
     }
 
-    fn uncount(&mut self, event: usize) {
+    fn uncount_pieces(&mut self, pieces: &[Piece]) {
+        pieces.chunk_by(|a, b| a.event == b.event).for_each(|of_one| self.uncount(of_one[0].event, of_one.len()));
+    }
+
+    fn uncount(&mut self, event: usize, pieces: usize) {
         let left = self.undecided.get_mut(&event).expect("what is undecided is counted");
-        *left -= 1;
+        *left -= pieces;
         if *left == 0 {
             self.undecided.remove(&event);
         }
