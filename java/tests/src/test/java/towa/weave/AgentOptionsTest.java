@@ -33,11 +33,12 @@ class AgentOptionsTest {
         }
     }
 
-    private static String run(int[] status, String options, String... args) throws Exception {
+    /** Runs a program with the agent in a machine of its own. Gives what it printed. */
+    static String run(int[] status, String program, String options, String... args) throws Exception {
         String agent = null;
         for (String a : ManagementFactory.getRuntimeMXBean().getInputArguments()) if (a.startsWith("-javaagent:") && a.contains("towa.jar")) agent = a;
         List<String> line = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java", agent + options, "-Xmx256m", "-cp",
-            System.getProperty("java.class.path"), Program.class.getName()));
+            System.getProperty("java.class.path"), program));
         line.addAll(List.of(args));
         Process p = new ProcessBuilder(line).redirectErrorStream(true).start();
         String out = new String(p.getInputStream().readAllBytes());
@@ -50,11 +51,11 @@ class AgentOptionsTest {
     void everyStaticFieldIsARoot() throws Exception {
         String file = Fixture.file("roots").toString();
         int[] status = new int[1];
-        String first = run(status, "=roots=all", file);
+        String first = run(status, Program.class.getName(), "=roots=all", file);
         assertEquals(0, status[0], first);
         assertTrue(first.contains("names [before] final []"), first);
         assertTrue(first.contains("durable true true false differences []"), first);
-        String second = run(status, "=roots=all", file);
+        String second = run(status, Program.class.getName(), "=roots=all", file);
         assertEquals(0, status[0], second);
         assertTrue(second.contains("names [before, after]"), second);
         Path.of(file).toFile().delete();
@@ -63,7 +64,7 @@ class AgentOptionsTest {
     @Test
     void anOptionThatThereIsNot() throws Exception {
         int[] status = new int[1];
-        String out = run(status, "=roots=some");
+        String out = run(status, Program.class.getName(), "=roots=some");
         assertNotEquals(0, status[0]);
         assertTrue(out.contains("towa: unknown agent option \"roots=some\"; there are: roots=annotated (the default), roots=all"), out);
         assertTrue(!out.contains("Exception"), out);

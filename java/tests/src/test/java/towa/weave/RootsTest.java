@@ -14,6 +14,7 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
+import java.nio.file.Path;
 import java.util.List;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -133,5 +134,31 @@ class RootsTest {
         }
         assertTrue(Reloaded.get() == orders);
         assertEquals(List.of(), Towa.verify());
+    }
+
+    /** By name: a class with a mark that is refused would keep this machine's pool from opening, once loaded. */
+    private static final String PROGRAMS = "towa.weave.RootPrograms$";
+
+    @Test
+    void whatIsMarkedAndCanBeNoRootIsRefusedByName() throws Exception {
+        for (String field : new String[] {"OfEachObject.names", "Primitive.count"}) {
+            Path file = Fixture.file("marked");
+            int[] status = new int[1];
+            String out = AgentOptionsTest.run(status, PROGRAMS + field.substring(0, field.indexOf('.')), "", file.toString());
+            assertTrue(status[0] != 0 && out.contains(PROGRAMS + field + " cannot be a durable root"), out);
+            file.toFile().delete();
+        }
+    }
+
+    @Test
+    void anInitialiserThatOpensThePoolDoesNotOverwriteItsRoots() throws Exception {
+        Path file = Fixture.file("late");
+        String[] found = {"found [first] first [first]", "found [first, more] again [first]", "found [first, more, more] again [first]"};
+        for (String expected : found) {
+            int[] status = new int[1];
+            String out = AgentOptionsTest.run(status, PROGRAMS + "OpensItself", "", file.toString());
+            assertTrue(status[0] == 0 && out.contains(expected), out);
+        }
+        file.toFile().delete();
     }
 }

@@ -11,7 +11,8 @@ import java.util.Map;
  * @param durability what the pool survives
  * @param interval with {@link Durability#POWER}: between two commits
  * @param skipsNotDurable what cannot be durable is left out (null in the pool) and counted, instead of {@link NotDurableException}
- * @param renamed for classes that were renamed: the old binary name to the new one
+ * @param renamed for classes that were renamed: the old binary name to the new one. For a durable root that was renamed or has moved, {@code CLASS#FIELD} to
+ *     {@code CLASS#FIELD}; for one that the program does without, {@code CLASS#FIELD} to an empty string: the pool keeps its value
  * @param loader finds the classes of the pool; null: the thread's context class loader
  */
 public record TowaOptions(long capacity, Durability durability, Duration interval, boolean skipsNotDurable, Map<String, String> renamed,
@@ -28,6 +29,18 @@ public record TowaOptions(long capacity, Durability durability, Duration interva
             throw new IllegalArgumentException("interval " + interval + ": more than nothing");
         }
         renamed = Map.copyOf(renamed);
+        for (Map.Entry<String, String> e : renamed.entrySet()) {
+            requireNames(e.getKey(), e.getValue());
+        }
+    }
+
+    private static void requireNames(String old, String now) {
+        boolean isRoot = old.indexOf('#') >= 0;
+        boolean fits = isRoot ? now.isEmpty() || now.indexOf('#') > 0 && now.indexOf('#') < now.length() - 1 : !now.isEmpty() && now.indexOf('#') < 0;
+        if (!fits) {
+            throw new IllegalArgumentException("renamed \"" + old + "\" to \"" + now + "\": "
+                + (isRoot ? "a durable root becomes CLASS#FIELD, or \"\" to go on without it" : "a class becomes a class"));
+        }
     }
 
     /**
@@ -70,9 +83,9 @@ public record TowaOptions(long capacity, Durability durability, Duration interva
     }
 
     /**
-     * These, with classes that were renamed.
+     * These, with classes and durable roots that were renamed.
      *
-     * @param oldToNew the old binary name to the new one
+     * @param oldToNew as in {@link #renamed}
      * @return a changed copy
      */
     public TowaOptions withRenamed(Map<String, String> oldToNew) {

@@ -30,6 +30,8 @@ final class MethodWeaver extends MethodVisitor {
     private final Weaver.Job job;
     private final Straight straight = new Straight();
     private final boolean constructor;
+    /** The class' static initialiser. */
+    private final boolean initializer;
     private final boolean isStatic;
     private final int freeLocal;
     /** It has been given the annotation of that name; a second one would be an error. */
@@ -42,6 +44,7 @@ final class MethodWeaver extends MethodVisitor {
         this.job = job;
         constructor = name.equals("<init>");
         initialized = !constructor;
+        initializer = name.equals("<clinit>");
         isStatic = (access & Opcodes.ACC_STATIC) != 0;
         freeLocal = maxLocals;
         this.inline = inline;
@@ -164,6 +167,12 @@ final class MethodWeaver extends MethodVisitor {
 
     private void putStatic(String owner, String name, String desc) {
         int id = FieldIds.of(owner, name, desc);
+        if (initializer && job.scan.rootAnnotations && owner.equals(job.scan.name) && job.scan.version >= Opcodes.V1_5) {
+            mv.visitLdcInsn(Type.getObjectType(owner));
+            number(id);
+            call("io/towa/barrier/Statics", "initial", "(Ljava/lang/Object;Ljava/lang/Class;I)Ljava/lang/Object;");
+            mv.visitTypeInsn(Opcodes.CHECKCAST, Type.getType(desc).getInternalName());
+        }
         mv.visitInsn(Opcodes.DUP);
         number(id);
         call("io/towa/barrier/Statics", "pre", "(Ljava/lang/Object;I)V");

@@ -3,7 +3,7 @@ package io.towa.agent;
 import java.lang.ref.WeakReference;
 
 /**
- * The static fields from which objects are durable, as the weaver finds them in the classes it sees.
+ * The static fields from which objects are durable, as the weaver finds them in the classes it sees; and fields that are marked as such, and can be none.
  *
  * <p>Always true: a field is known here before the first store to it (its class is woven before it is initialized).
  */

@@ -122,7 +122,7 @@ final class Weaver {
         }
     }
 
-    /** Finds annotated static fields, or all of reference type. */
+    /** Finds annotated fields, those that can be no root, too, which are refused by name when a pool is opened; or all static ones of reference type. */
     private static final class RootFinder extends ClassVisitor {
         private final Job job;
         private final boolean all;
@@ -136,9 +136,9 @@ final class Weaver {
         @Override
         public FieldVisitor visitField(int access, final String name, final String desc, String signature, Object value) {
             char c = desc.charAt(0);
-            if ((access & Opcodes.ACC_STATIC) == 0 || c != 'L' && c != '[') return null;
+            boolean canBeRoot = (access & Opcodes.ACC_STATIC) != 0 && (c == 'L' || c == '[');
             final boolean isFinal = (access & Opcodes.ACC_FINAL) != 0;
-            if (all && (access & Opcodes.ACC_SYNTHETIC) == 0) add(name, desc, isFinal, false);
+            if (all && canBeRoot && (access & Opcodes.ACC_SYNTHETIC) == 0) add(name, desc, isFinal, false);
             return new FieldVisitor(Opcodes.ASM9) {
                 @Override
                 public AnnotationVisitor visitAnnotation(String annotation, boolean visible) {

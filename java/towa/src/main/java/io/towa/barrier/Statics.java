@@ -9,6 +9,12 @@ import jdk.internal.vm.annotation.ForceInline;
 public final class Statics {
     private Statics() {}
 
+    /** In the static initialiser of a class with marked roots, before it stores to one of its own fields: what it is to store. */
+    @ForceInline
+    public static Object initial(Object v, Class<?> c, int fieldId) {
+        return Switch.Static.on() && RootFields.mayBeRoot(fieldId) ? Stores.initial(v, c, fieldId) : v;
+    }
+
     @ForceInline
     public static void pre(Object v, int fieldId) {
         if (Switch.Static.on() && RootFields.mayBeRoot(fieldId)) Stores.preStatic(v, fieldId);

@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
+import io.towa.agent.Agent;
 import io.towa.agent.Groups;
 import io.towa.agent.RootFields;
 import io.towa.events.Events;
@@ -169,20 +170,27 @@ final class Recovery {
     // ---- roots
 
     /**
-     * A root record, and the field of this program that gets its value. No field: the class does not have it any more, or it is final or no durable root, or
-     * another record is this field's; then the pool keeps the value.
+     * A root record, and the field of this program that gets its value. No field: the program does without it, or another record is this field's; then the pool
+     * keeps the value.
      */
     static final class Bound {
         final Records.RootRecord record;
         final String name;
+        /** What it is called today; null if the program does without it. */
+        final Renames.RootField today;
         Class<?> owner;
         Field field;
         Object value;
         Roots.Root root;
 
-        Bound(Records.RootRecord record) {
+        Bound(Records.RootRecord record, Renames names) {
             this.record = record;
             name = record.className() + "." + record.field();
+            today = names.root(record.className(), record.field());
+        }
+
+        boolean isRenamed() {
+            return !owner.getName().equals(record.className()) || !field.getName().equals(record.field());
         }
 
         boolean isNull() {
@@ -197,10 +205,13 @@ final class Recovery {
     private static List<Bound> bind(String pool, List<Records.RootRecord> records, Renames names) {
         List<Bound> all = new ArrayList<>();
         for (int i = 0; i < records.size(); i++) {
-            Bound b = new Bound(records.get(i));
+            Bound b = new Bound(records.get(i), names);
             all.add(b);
+            if (b.today == null) {
+                continue;
+            }
             try {
-                b.owner = Class.forName(names.name(b.record.className()), false, names.loader());
+                b.owner = Class.forName(b.today.className(), false, names.loader());
                 b.field = field(pool, b);
                 if (b.field != null) {
                     U.ensureClassInitialized(b.owner);
@@ -208,13 +219,13 @@ final class Recovery {
             } catch (ClassNotFoundException | LinkageError e) {
                 if (!b.isNull()) {
                     throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + b.record.className() + " with durable root " + b.record.field()
-                        + " cannot be loaded (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.renamed)", e);
+                        + " cannot be loaded (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.withRenamed)", e);
                 }
             }
         }
         for (int i = 0; i < all.size(); i++) {
             Bound old = all.get(i);
-            if (old.field != null && !old.owner.getName().equals(old.record.className())) {
+            if (old.field != null && old.isRenamed()) {
                 renamed(old, all);
             }
         }
@@ -224,12 +235,15 @@ final class Recovery {
     private static Field field(String pool, Bound b) {
         Field f;
         try {
-            f = b.owner.getDeclaredField(b.record.field());
+            f = b.owner.getDeclaredField(b.today.field());
         } catch (NoSuchFieldException e) {
-            return null;
+            return none(pool, b, "has no such field");
         }
-        if (Modifier.isFinal(f.getModifiers()) || DurableGraph.woven() && !RootFields.holds(f)) {
-            return null;
+        if (Modifier.isFinal(f.getModifiers())) {
+            return none(pool, b, "has it as a final field, which recovery cannot set");
+        }
+        if (DurableGraph.woven() && !RootFields.holds(f)) {
+            return none(pool, b, "has that field without @DurableRoot");
         }
         if (!Modifier.isStatic(f.getModifiers()) || f.getType().isPrimitive()) {
             throw new PoolException(Reason.CHANGED_CLASS, pool + ": " + b.name
@@ -238,7 +252,17 @@ final class Recovery {
         return f;
     }
 
-    /** A root under its class' old name, and perhaps one under the new: of two values that of the new name counts. */
+    /** Null, for a root that has no value, or where every static field is a root: then libraries have theirs, and change them. Else it is refused. */
+    private static Field none(String pool, Bound b, String why) {
+        if (b.isNull() || Agent.allRoots()) {
+            return null;
+        }
+        throw new PoolException(Reason.CHANGED_CLASS, pool + ": the pool has a value for durable root " + b.today + ", but class " + b.owner.getName() + " " + why
+            + "; bring the field back, or map \"" + b.record.className() + "#" + b.record.field() + "\" to its new name, or to \"\" to go on without it while the pool keeps"
+            + " the value (TowaOptions.withRenamed)");
+    }
+
+    /** A root under its old name, and perhaps one under the new: of two values that of the new name counts. */
     private static void renamed(Bound old, List<Bound> all) {
         if (old.isNull()) {
             old.field = null;
@@ -304,6 +328,7 @@ final class Recovery {
             Bound b = roots.get(i);
             if (b.field != null) {
                 U.putReferenceVolatile(b.root.base, b.root.offset, b.value);
+                b.root.recovered = b.value != null;
             }
         }
     }

@@ -2,7 +2,7 @@ package io.towa.graph;
 
 import java.util.Map;
 
-/** Finds the classes that a pool names: by {@link io.towa.TowaOptions#renamed} and the loader of the options. */
+/** Finds the classes and root fields that a pool names: by {@link io.towa.TowaOptions#renamed} and the loader of the options. */
 final class Renames {
     private final Map<String, String> renamed;
     private final ClassLoader loader;
@@ -40,6 +40,24 @@ final class Renames {
         }
         int from = saved.indexOf('L') + 1;
         return saved.substring(0, from) + name(saved.substring(from, saved.length() - 1).replace('/', '.')).replace('.', '/') + ";";
+    }
+
+    /** Today's class and name of a root field; null if the program does without it. */
+    RootField root(String className, String field) {
+        String now = renamed.get(className + "#" + field);
+        if (now == null) {
+            return new RootField(name(className), field);
+        }
+        int hash = now.indexOf('#');
+        return now.isEmpty() ? null : new RootField(now.substring(0, hash), now.substring(hash + 1));
+    }
+
+    /** A static field, by the binary name of its class and its own. */
+    record RootField(String className, String field) {
+        @Override
+        public String toString() {
+            return className + "#" + field;
+        }
     }
 
     Class<?> load(String saved) throws ClassNotFoundException {

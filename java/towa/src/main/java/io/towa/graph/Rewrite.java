@@ -48,19 +48,25 @@ final class Rewrite {
         int gate = Gate.enter();
         try {
             UndoLog.begin();
+            // First those that are left: one may be another's new place.
             for (int i = 0; i < positions.length; i++) {
                 Recovery.Bound b = roots.get(i);
-                if (b.root != null && b.root.record != b.record) {
+                if (record(b) != b.record) {
                     store(b.record.value(), 0);
-                    store(b.root.record.value(), positions[i]);
-                } else {
-                    store(b.record.value(), positions[i]);
                 }
+            }
+            for (int i = 0; i < positions.length; i++) {
+                store(record(roots.get(i)).value(), positions[i]);
             }
             UndoLog.end();
         } finally {
             Gate.exit(gate);
         }
+    }
+
+    /** The record that has the value from now on. */
+    private static Records.RootRecord record(Recovery.Bound b) {
+        return b.root != null ? b.root.record : b.record;
     }
 
     private static void store(long at, long position) {

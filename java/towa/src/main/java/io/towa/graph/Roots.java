@@ -19,7 +19,7 @@ import jdk.internal.vm.annotation.ReservedStackAccess;
  * The durable roots: static fields of this program, and the pool's records of them.
  *
  * <p>A field becomes known when its class is initialised or stored to while a pool is open, or at opening, if its class is loaded by then. A
- * record in the pool whose field this program does not have (yet) keeps its value.
+ * record in the pool without a field of this program ({@link Recovery.Bound}) keeps its value.
  */
 final class Roots {
     private static final Unsafe U = Unsafe.getUnsafe();
@@ -31,6 +31,8 @@ final class Roots {
         final Object base;
         final long offset;
         Records.RootRecord record;
+        /** Recovery has given it a value. */
+        boolean recovered;
         private final String fieldName;
         private final String internalOwner;
         private final int pool;
@@ -112,6 +114,16 @@ final class Roots {
         for (int i = 0; i < roots.length; i++) {
             if (roots[i].owner == c && roots[i].offset == offset) {
                 return roots[i];
+            }
+        }
+        return null;
+    }
+
+    /** The value that recovery has given to this root of {@code c}; null if it has given none. */
+    static Object recovered(Class<?> c, String field) {
+        for (Root r = first(field); r != null; r = r.next) {
+            if (r.owner == c && r.fieldName.equals(field) && r.recovered) {
+                return r.value();
             }
         }
         return null;

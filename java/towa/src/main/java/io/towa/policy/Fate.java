@@ -113,9 +113,6 @@ public record Fate(Kind kind, String why) {
 
     /** Of a field that is marked as a durable root. */
     public static Fate ofRoot(Field f) {
-        if (!Modifier.isStatic(f.getModifiers())) {
-            return new Fate(Kind.REFUSED, f.getDeclaringClass().getName() + "." + f.getName() + " cannot be a durable root: it must be static");
-        }
         String refusal = Policy.rootRefusal(f, true);
         return refusal != null ? new Fate(Kind.REFUSED, refusal) : of(f.getType());
     }

@@ -82,15 +82,19 @@ public final class Policy {
     }
 
     /**
-     * Why a static field cannot be a durable root; null if it can.
+     * Why a field that is marked as a durable root cannot be one; null if it can.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
      */
     public static String rootRefusal(Field f, boolean annotated) {
+        String name = f.getDeclaringClass().getName() + "." + f.getName();
+        if (!Modifier.isStatic(f.getModifiers())) {
+            return name + " cannot be a durable root: it is a field of each object, and a root is static; what a root leads to is durable without an annotation";
+        }
         if (!f.getType().isPrimitive() && !(annotated && Modifier.isFinal(f.getModifiers()))) {
             return null;
         }
-        return f.getDeclaringClass().getName() + "." + f.getName() + " cannot be a durable root: it must be of reference type and not final, for recovery sets it";
+        return name + " cannot be a durable root: it must be of reference type and not final, for recovery sets it";
     }
 
     /** Whether code of the program says which hash codes instances of {@code c} have. */

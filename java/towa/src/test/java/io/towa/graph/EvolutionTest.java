@@ -13,6 +13,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.OnDemand;
 import io.towa.PoolException;
+import io.towa.PoolException.Reason;
 import io.towa.TowaOptions;
 import java.lang.reflect.Field;
 import java.nio.file.Files;
@@ -193,7 +194,11 @@ class EvolutionTest {
     }
 
     private static Field root(ClassLoader l, String c) throws Exception {
-        Field f = l.loadClass(c).getDeclaredField("r");
+        return root(l, c, "r");
+    }
+
+    private static Field root(ClassLoader l, String c, String field) throws Exception {
+        Field f = l.loadClass(c).getDeclaredField(field);
         f.setAccessible(true);
         return f;
     }
@@ -241,13 +246,40 @@ class EvolutionTest {
     }
 
     @Test
-    void aRootFieldThatIsGoneKeepsItsValue() throws Exception {
+    void aRenamedRootField() throws Exception {
+        ClassLoader old = classes("class A { static Object r = \"value\"; static Object q = \"other\"; }");
+        Path p = SavedPool.file();
+        SavedPool.open(p);
+        SavedPool.root(old.loadClass("A"), "r");
+        SavedPool.root(old.loadClass("A"), "q");
+        DurableGraph.close();
+        // One field gets the name of the other, which moves to another class.
+        ClassLoader now = classes("class A { static Object q; } class B { static Object s; }");
+        Map<String, String> names = Map.of("A#r", "A#q", "A#q", "B#s");
+        for (int i = 0; i < 3; i++) {
+            root(now, "A", "q").set(null, null);
+            root(now, "B", "s").set(null, null);
+            SavedPool.load(p, i == 0 ? with(now).withRenamed(names) : with(now));
+            assertEquals("value", root(now, "A", "q").get(null));
+            assertEquals("other", root(now, "B", "s").get(null));
+        }
+        for (Map.Entry<String, String> bad : Map.of("A#r", "A", "A", "A#r", "B", "", "C#r", "#r").entrySet()) {
+            assertThrows(IllegalArgumentException.class, () -> with(now).withRenamed(Map.of(bad.getKey(), bad.getValue())), bad.toString());
+        }
+    }
+
+    @Test
+    void aRootFieldThatIsGoneIsRefusedByNameOrKeepsItsValue() throws Exception {
         ClassLoader one = classes("class A { static Object r = new java.util.ArrayList<>(java.util.List.of(1, 2)); }");
         Path p = SavedPool.file();
         SavedPool.open(p);
         SavedPool.root(one.loadClass("A"), "r");
         DurableGraph.close();
-        SavedPool.load(p, with(classes("class A { }")));
+        for (String gone : new String[] {"class A { }", "class A { static final Object r = null; }"}) {
+            PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, with(classes(gone))));
+            assertTrue(e.reason() == Reason.CHANGED_CLASS && e.getMessage().contains("A#r"), e.getMessage());
+        }
+        SavedPool.load(p, with(classes("class A { }")).withRenamed(Map.of("A#r", "")));
         root(one, "A").set(null, null);
         SavedPool.load(p, with(one));
         assertEquals(List.of(1, 2), root(one, "A").get(null));
