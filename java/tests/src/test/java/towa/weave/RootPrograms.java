@@ -33,6 +33,13 @@ final class RootPrograms {
         }
     }
 
+    /** Has a field of a root's name. */
+    static final class Defaults {
+        static List<String> copied = List.of("default");
+
+        private Defaults() {}
+    }
+
     /** Its class' initialiser opens the pool, and would store to it afterwards. */
     static final class Late {
         static {
@@ -42,6 +49,17 @@ final class RootPrograms {
         @DurableRoot static List<String> names = new ArrayList<>(List.of("first"));
         @DurableRoot static String[] words = {"first"};
         static List<String> ordinary = new ArrayList<>(List.of("first"));
+        /** Another class' field of that name is read: that says nothing of this one. */
+        @DurableRoot static List<String> copied = new ArrayList<>(Defaults.copied);
+        /** Stored to twice: the second time on purpose. */
+        @DurableRoot static List<String> fresh = new ArrayList<>();
+        /** It knows what was there. */
+        @DurableRoot static List<String> counted;
+
+        static {
+            fresh = new ArrayList<>(List.of("fresh"));
+            counted = counted == null ? List.of("1") : List.of(counted.get(0) + "1");
+        }
 
         private Late() {}
     }
@@ -50,10 +68,12 @@ final class RootPrograms {
     static final class OpensItself {
         public static void main(String[] args) {
             System.setProperty("pool", args[0]);
-            System.out.println("found " + Late.names + " " + Late.words[0] + " " + Late.ordinary);
+            System.out.println("found " + Late.names + " " + Late.words[0] + " " + Late.ordinary + " " + Late.fresh + " " + Late.counted + " " + Late.copied);
             Late.names.add("more");
             Late.words[0] = "again";
             Late.ordinary.add("more");
+            Late.fresh.add("more");
+            Late.copied.add("more");
         }
     }
 }

@@ -153,7 +153,8 @@ class RootsTest {
     @Test
     void anInitialiserThatOpensThePoolDoesNotOverwriteItsRoots() throws Exception {
         Path file = Fixture.file("late");
-        String[] found = {"found [first] first [first]", "found [first, more] again [first]", "found [first, more, more] again [first]"};
+        String[] found = {"found [first] first [first] [fresh] [1] [default]", "found [first, more] again [first] [fresh] [11] [default, more]",
+            "found [first, more, more] again [first] [fresh] [111] [default, more, more]"};
         for (String expected : found) {
             int[] status = new int[1];
             String out = AgentOptionsTest.run(status, PROGRAMS + "OpensItself", "", file.toString());

@@ -31,6 +31,19 @@ public record TowaOptions(long capacity, Durability durability, Duration interva
         renamed = Map.copyOf(renamed);
         for (Map.Entry<String, String> e : renamed.entrySet()) {
             requireNames(e.getKey(), e.getValue());
+            requireEnd(renamed, e.getKey());
+        }
+    }
+
+    /** Roots that get each other's names would get them back at the next start with the same options. */
+    private static void requireEnd(Map<String, String> renamed, String root) {
+        String next = root;
+        for (int i = 0; i < renamed.size() && next != null && next.indexOf('#') >= 0; i++) {
+            next = renamed.get(next);
+            if (root.equals(next)) {
+                throw new IllegalArgumentException("renamed: durable root " + root + " becomes itself in the end, and each start would rename it once more;"
+                    + " rename by way of a name that the program does not have, in two starts");
+            }
         }
     }
 

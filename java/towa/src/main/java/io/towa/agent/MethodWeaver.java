@@ -32,6 +32,8 @@ final class MethodWeaver extends MethodVisitor {
     private final boolean constructor;
     /** The class' static initialiser. */
     private final boolean initializer;
+    /** Names of the class' own static fields that its initialiser has read so far: it knows what is in them. */
+    private final NameSet read = new NameSet();
     private final boolean isStatic;
     private final int freeLocal;
     /** It has been given the annotation of that name; a second one would be an error. */
@@ -87,6 +89,7 @@ final class MethodWeaver extends MethodVisitor {
             straight.pop(size);
         } else {
             if (op == Opcodes.GETFIELD) straight.drop(1);
+            if (op == Opcodes.GETSTATIC && initializer && owner.equals(job.scan.name)) read.add(name);
             straight.pushOther(size);
             super.visitFieldInsn(op, owner, name, desc);
         }
@@ -167,7 +170,7 @@ final class MethodWeaver extends MethodVisitor {
 
     private void putStatic(String owner, String name, String desc) {
         int id = FieldIds.of(owner, name, desc);
-        if (initializer && job.scan.rootAnnotations && owner.equals(job.scan.name) && job.scan.version >= Opcodes.V1_5) {
+        if (initializer && owner.equals(job.scan.name) && job.roots.contains(name) && !read.contains(name) && job.scan.version >= Opcodes.V1_5) {
             mv.visitLdcInsn(Type.getObjectType(owner));
             number(id);
             call("io/towa/barrier/Statics", "initial", "(Ljava/lang/Object;Ljava/lang/Class;I)Ljava/lang/Object;");

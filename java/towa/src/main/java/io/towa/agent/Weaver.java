@@ -33,6 +33,9 @@ final class Weaver {
         /** First failure that left a method unwoven, or null. */
         Throwable failure;
 
+        /** Names of the class' own fields that are durable roots, and are set at recovery. */
+        final NameSet roots = new NameSet();
+
         Job(ClassScan scan, Module module, ClassLoader loader, boolean statics) {
             this.scan = scan;
             this.module = module;
@@ -138,18 +141,23 @@ final class Weaver {
             char c = desc.charAt(0);
             boolean canBeRoot = (access & Opcodes.ACC_STATIC) != 0 && (c == 'L' || c == '[');
             final boolean isFinal = (access & Opcodes.ACC_FINAL) != 0;
-            if (all && canBeRoot && (access & Opcodes.ACC_SYNTHETIC) == 0) add(name, desc, isFinal, false);
+            final boolean isOneOfAll = all && canBeRoot && (access & Opcodes.ACC_SYNTHETIC) == 0;
             return new FieldVisitor(Opcodes.ASM9) {
+                private boolean annotated;
+
                 @Override
                 public AnnotationVisitor visitAnnotation(String annotation, boolean visible) {
-                    if (annotation.equals("Lio/towa/DurableRoot;") || annotation.equals("Lrbp/durableroot;")) add(name, desc, isFinal, true);
+                    annotated |= annotation.equals("Lio/towa/DurableRoot;") || annotation.equals("Lrbp/durableroot;");
                     return null;
                 }
-            };
-        }
 
-        private void add(String name, String desc, boolean isFinal, boolean annotated) {
-            RootFields.add(job.scan.name, name, desc, isFinal, annotated, job.loader);
+                @Override
+                public void visitEnd() {
+                    if (!annotated && !isOneOfAll) return;
+                    RootFields.add(job.scan.name, name, desc, isFinal, annotated, job.loader);
+                    if (canBeRoot && !isFinal) job.roots.add(name);
+                }
+            };
         }
     }
 }

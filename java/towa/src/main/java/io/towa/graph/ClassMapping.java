@@ -67,7 +67,7 @@ final class ClassMapping implements Errand {
         try {
             type = form == Layout.FORM_NAMED ? Object.class : names.load(record.name());
         } catch (ClassNotFoundException | LinkageError | RuntimeException e) {
-            fault = changed("is not there (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.renamed)", e);
+            fault = changed("is not there (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.withRenamed)", e);
             return;
         }
         info = form == Layout.FORM_NAMED ? DurableGraph.named() : ClassInfos.of(type);

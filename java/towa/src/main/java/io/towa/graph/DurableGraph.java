@@ -96,6 +96,9 @@ public final class DurableGraph {
                 nextIndex = Math.max(nextIndex, classes.get(i).index() + 1);
             }
             Roots.reset(Records.roots(file.name(), Nvm.getLong(Layout.FRONTIER)));
+            if (woven) {
+                Roots.requireMarks();
+            }
             if (file.fresh()) {
                 Replicas.reset(0);
             } else {

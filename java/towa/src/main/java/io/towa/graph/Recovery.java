@@ -37,6 +37,8 @@ import jdk.internal.misc.Unsafe;
 final class Recovery {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final int MOST_CLASSES = 1 << 24;
+    /** Roots that a refusal names. */
+    private static final int NAMED = 20;
 
     /**
      * What the last recovery took.
@@ -189,6 +191,16 @@ final class Recovery {
             today = names.root(record.className(), record.field());
         }
 
+        /** Its name as the pool knows it, and as {@link io.towa.TowaOptions#renamed} maps it. */
+        String original() {
+            return record.className() + "#" + record.field();
+        }
+
+        /** Whether it, or its class, is mapped to another name, or to none. */
+        boolean isMapped() {
+            return today == null || !today.toString().equals(original());
+        }
+
         boolean isRenamed() {
             return !owner.getName().equals(record.className()) || !field.getName().equals(record.field());
         }
@@ -204,6 +216,7 @@ final class Recovery {
      */
     private static List<Bound> bind(String pool, List<Records.RootRecord> records, Renames names) {
         List<Bound> all = new ArrayList<>();
+        List<String> gone = new ArrayList<>();
         for (int i = 0; i < records.size(); i++) {
             Bound b = new Bound(records.get(i), names);
             all.add(b);
@@ -212,38 +225,91 @@ final class Recovery {
             }
             try {
                 b.owner = Class.forName(b.today.className(), false, names.loader());
-                b.field = field(pool, b);
-                if (b.field != null) {
-                    U.ensureClassInitialized(b.owner);
-                }
+                b.field = field(pool, b, gone);
             } catch (ClassNotFoundException | LinkageError e) {
-                if (!b.isNull()) {
-                    throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + b.record.className() + " with durable root " + b.record.field()
-                        + " cannot be loaded (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.withRenamed)", e);
-                }
+                none(b, "class " + b.today.className() + " cannot be loaded: " + e, gone);
             }
         }
+        refuse(pool, gone);
         for (int i = 0; i < all.size(); i++) {
             Bound old = all.get(i);
             if (old.field != null && old.isRenamed()) {
-                renamed(old, all);
+                renamed(pool, old, all, names);
+            }
+        }
+        for (int i = 0; i < all.size(); i++) {
+            Bound b = all.get(i);
+            if (!b.isNull() && (b.field == null || b.isRenamed()) && isStillThere(b, all, names)) {
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": TowaOptions.withRenamed " + (b.today == null ? "says that the program does without durable root "
+                    : "maps to " + b.today + " durable root ") + b.original() + ", which the pool has a value for; but the program has a root of that name: take that mapping back");
+            }
+        }
+        for (int i = 0; i < all.size(); i++) {
+            if (all.get(i).field != null) {
+                initialise(pool, all.get(i));
             }
         }
         return all;
     }
 
-    private static Field field(String pool, Bound b) {
+    private static void initialise(String pool, Bound b) {
+        try {
+            U.ensureClassInitialized(b.owner);
+        } catch (LinkageError e) {
+            if (!b.isNull()) {
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": class " + b.owner.getName() + " with durable root " + b.today.field()
+                    + " cannot be initialised (" + e + "); mend it, and open the pool again", e);
+            }
+        }
+    }
+
+    /** Whether the program has a root of the name that the pool knows, and no other value that is to go there. */
+    private static boolean isStillThere(Bound b, List<Bound> all, Renames names) {
+        Field f;
+        try {
+            f = Class.forName(b.record.className(), false, names.loader()).getDeclaredField(b.record.field());
+        } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
+            return false;
+        }
+        boolean canBeRoot = Modifier.isStatic(f.getModifiers()) && !f.getType().isPrimitive()
+            && (!Modifier.isFinal(f.getModifiers()) || Agent.allRoots() && b.isMapped());
+        if (!canBeRoot || DurableGraph.woven() && !RootFields.holds(f)) {
+            return false;
+        }
+        for (int i = 0; i < all.size(); i++) {
+            Bound other = all.get(i);
+            if (other != b && other.field != null && other.field.equals(f) && !other.isNull()) {
+                // It gets another's value, and this one goes elsewhere.
+                return b.field == null;
+            }
+        }
+        return true;
+    }
+
+    /** Refuses a pool with values for roots that the program does not have. */
+    private static void refuse(String pool, List<String> gone) {
+        if (gone.isEmpty()) {
+            return;
+        }
+        List<String> first = gone.subList(0, Math.min(gone.size(), NAMED));
+        String more = gone.size() > NAMED ? ", and " + (gone.size() - NAMED) + " more (was it the agent's option roots=all that made them roots?)" : "";
+        throw new PoolException(Reason.CHANGED_CLASS, pool + ": the pool has values for durable roots that this program does not have: " + String.join(", ", first) + more
+            + "; bring each field back, give the loader of its class, or map it, as CLASS#FIELD, to its new name, or to \"\" to go on without it while the pool keeps its value"
+            + " (TowaOptions.withRenamed)");
+    }
+
+    private static Field field(String pool, Bound b, List<String> gone) {
         Field f;
         try {
             f = b.owner.getDeclaredField(b.today.field());
         } catch (NoSuchFieldException e) {
-            return none(pool, b, "has no such field");
+            return none(b, "its class has no such field", gone);
         }
         if (Modifier.isFinal(f.getModifiers())) {
-            return none(pool, b, "has it as a final field, which recovery cannot set");
+            return none(b, "the field is final, and recovery cannot set it", gone);
         }
         if (DurableGraph.woven() && !RootFields.holds(f)) {
-            return none(pool, b, "has that field without @DurableRoot");
+            return none(b, "the field has no @DurableRoot", gone);
         }
         if (!Modifier.isStatic(f.getModifiers()) || f.getType().isPrimitive()) {
             throw new PoolException(Reason.CHANGED_CLASS, pool + ": " + b.name
@@ -252,30 +318,35 @@ final class Recovery {
         return f;
     }
 
-    /** Null, for a root that has no value, or where every static field is a root: then libraries have theirs, and change them. Else it is refused. */
-    private static Field none(String pool, Bound b, String why) {
-        if (b.isNull() || Agent.allRoots()) {
-            return null;
+    /** No field, which is no fault of a root without a value, nor where every static field is a root: then libraries have theirs, and change them. */
+    private static Field none(Bound b, String why, List<String> gone) {
+        if (!b.isNull() && (!Agent.allRoots() || b.isMapped())) {
+            gone.add(b.today + " (" + (b.isMapped() ? "as " + b.original() + " is mapped; " : "") + why + ")");
         }
-        throw new PoolException(Reason.CHANGED_CLASS, pool + ": the pool has a value for durable root " + b.today + ", but class " + b.owner.getName() + " " + why
-            + "; bring the field back, or map \"" + b.record.className() + "#" + b.record.field() + "\" to its new name, or to \"\" to go on without it while the pool keeps"
-            + " the value (TowaOptions.withRenamed)");
+        return null;
     }
 
-    /** A root under its old name, and perhaps one under the new: of two values that of the new name counts. */
-    private static void renamed(Bound old, List<Bound> all) {
+    /** A root under its old name, and perhaps one under the new: of two values that of the new name counts, where only their class was renamed. */
+    private static void renamed(String pool, Bound old, List<Bound> all, Renames names) {
         if (old.isNull()) {
             old.field = null;
             return;
         }
         for (int i = 0; i < all.size(); i++) {
             Bound b = all.get(i);
-            if (b != old && b.field != null && b.field.equals(old.field)) {
-                if (b.isNull()) {
-                    b.field = null;
-                } else {
-                    old.field = null;
-                }
+            if (b == old || b.field == null || !b.field.equals(old.field)) {
+                continue;
+            }
+            if (b.isNull()) {
+                b.field = null;
+            } else if (b.isRenamed()) {
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": TowaOptions.withRenamed maps both durable root " + old.original() + " and " + b.original() + " to "
+                    + old.today + "; map one of them to a root of its own, or to \"\"");
+            } else if (names.isMapped(old.record.className(), old.record.field())) {
+                throw new PoolException(Reason.CHANGED_CLASS, pool + ": TowaOptions.withRenamed maps durable root " + old.original() + " to " + old.today
+                    + ", which has a value of its own; map it to a root of its own, or to \"\"");
+            } else {
+                old.field = null;
                 return;
             }
         }
@@ -308,7 +379,7 @@ final class Recovery {
         for (int i = 0; i < roots.size(); i++) {
             Bound b = roots.get(i);
             if (b.field != null) {
-                b.root = Roots.add(b.owner, b.field, true);
+                b.root = Roots.addRecovered(b.owner, b.field);
                 moves |= b.root.record != b.record;
             }
         }

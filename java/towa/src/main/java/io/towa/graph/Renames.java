@@ -52,6 +52,11 @@ final class Renames {
         return now.isEmpty() ? null : new RootField(now.substring(0, hash), now.substring(hash + 1));
     }
 
+    /** Whether it is mapped itself, and not only its class. */
+    boolean isMapped(String className, String field) {
+        return renamed.containsKey(className + "#" + field);
+    }
+
     /** A static field, by the binary name of its class and its own. */
     record RootField(String className, String field) {
         @Override

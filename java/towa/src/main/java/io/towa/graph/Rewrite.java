@@ -56,7 +56,11 @@ final class Rewrite {
                 }
             }
             for (int i = 0; i < positions.length; i++) {
-                store(record(roots.get(i)).value(), positions[i]);
+                Recovery.Bound b = roots.get(i);
+                // A record without a value and without a field may be another's new place.
+                if (b.root != null || positions[i] != 0) {
+                    store(record(b).value(), positions[i]);
+                }
             }
             UndoLog.end();
         } finally {

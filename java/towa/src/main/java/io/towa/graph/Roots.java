@@ -10,6 +10,7 @@ import io.towa.pool.Records;
 import io.towa.pool.UndoLog;
 import java.lang.ref.WeakReference;
 import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.util.ArrayList;
 import java.util.List;
 import jdk.internal.misc.Unsafe;
@@ -31,7 +32,7 @@ final class Roots {
         final Object base;
         final long offset;
         Records.RootRecord record;
-        /** Recovery has given it a value. */
+        /** Recovery has given it a value, which its class' initialiser has not come across. */
         boolean recovered;
         private final String fieldName;
         private final String internalOwner;
@@ -69,7 +70,7 @@ final class Roots {
     private static RootFields.Root[] pending = new RootFields.Root[0];
 
     /** Those that are refused. */
-    private static volatile Second[] seconds = new Second[0];
+    private static volatile Refused[] refused = new Refused[0];
 
     private Roots() {}
 
@@ -79,7 +80,7 @@ final class Roots {
             buckets = new Root[1 << 12];
             taken = 0;
             pending = new RootFields.Root[0];
-            seconds = new Second[0];
+            refused = new Refused[0];
             asked = new java.util.BitSet();
         }
         all = new Root[0];
@@ -119,10 +120,11 @@ final class Roots {
         return null;
     }
 
-    /** The value that recovery has given to this root of {@code c}; null if it has given none. */
-    static Object recovered(Class<?> c, String field) {
+    /** The value that recovery has given to this root of {@code c}, the first time; null if it has given none, and from then on. */
+    static Object takeRecovered(Class<?> c, String field) {
         for (Root r = first(field); r != null; r = r.next) {
             if (r.owner == c && r.fieldName.equals(field) && r.recovered) {
+                r.recovered = false;
                 return r.value();
             }
         }
@@ -140,7 +142,7 @@ final class Roots {
         Gate.pin();
         try {
             boolean known = asked(fieldId, FieldIds.name(fieldId));
-            if (seconds.length != 0) {
+            if (refused.length != 0) {
                 requireOne(FieldIds.owner(fieldId).replace('/', '.'), FieldIds.name(fieldId));
             }
             return known;
@@ -227,9 +229,13 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already, or another class of that name has it ({@link Second}), or the pool was closed meanwhile
+     * @return null if it is known already, or it is {@link Refused}, or the pool was closed meanwhile
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
+        String refusal = Policy.rootRefusal(f, annotated);
+        if (refusal != null) {
+            throw new PoolException(Reason.CHANGED_CLASS, refusal);
+        }
         for (int i = 0; i < all.length; i++) {
             if (!all[i].field.getName().equals(f.getName()) || !all[i].owner.getName().equals(c.getName())) {
                 continue;
@@ -238,21 +244,33 @@ final class Roots {
                 return null;
             }
             if (annotated) {
-                Second[] more = java.util.Arrays.copyOf(seconds, seconds.length + 1);
-                more[seconds.length] = new Second(c, f, all[i].owner);
-                seconds = more;
+                refuse(new Refused(c, f, c.getName() + "." + f.getName() + " is the durable root of another class of that name already, of " + all[i].owner.getClassLoader()
+                    + ", and this one is of " + c.getClassLoader()
+                    + ": one root cannot be two fields; close the pool before the program is loaded once more, or load the class by one loader"));
             }
             // Where every static field is a root the first class of a name has it.
             return null;
         }
-        String refusal = Policy.rootRefusal(f, annotated);
-        if (refusal != null) {
-            throw new PoolException(Reason.CHANGED_CLASS, refusal);
-        }
         Root root = new Root(c, f);
         root.record = find(root);
+        if (root.record != null && !Modifier.isFinal(f.getModifiers()) && holdsValue(root)) {
+            refuse(new Refused(c, f, root.name() + " is no durable root of this run: the pool keeps a value under that name, as TowaOptions.withRenamed says that the program"
+                + " does without it, or as its class was not found when the pool was opened; close the pool, and open it without that mapping, or with the class' loader"));
+            return null;
+        }
+        return add(root);
+    }
+
+    /** Makes {@code c}'s field a root of this run, which recovery gives a value. */
+    static synchronized Root addRecovered(Class<?> c, Field f) {
+        Root root = new Root(c, f);
+        root.record = find(root);
+        return add(root);
+    }
+
+    private static Root add(Root root) {
         if (root.record == null) {
-            root.record = record(c, f);
+            root.record = record(root.owner, root.field);
         }
         if (root.record == null) {
             return null;
@@ -268,29 +286,44 @@ final class Roots {
         return root;
     }
 
-    /** A root of a class whose name another class with that root has, of another loader. */
-    private static final class Second {
+    /** Whether the pool, which is open, has a value for a root that recovery has not given it to. */
+    private static boolean holdsValue(Root root) {
+        int gate = Gate.enter();
+        try {
+            return DurableGraph.active() && root.pool == pools && Nvm.attached() && Nvm.getLong(root.record.value()) != 0;
+        } finally {
+            Gate.exit(gate);
+        }
+    }
+
+    private static void refuse(Refused one) {
+        Refused[] more = java.util.Arrays.copyOf(refused, refused.length + 1);
+        more[refused.length] = one;
+        refused = more;
+    }
+
+    /** A field that cannot be a root of this run: one of a class whose name another class with that root has, of another loader; or one whose value the pool keeps. */
+    private static final class Refused {
         final WeakReference<ClassLoader> loader;
         final String owner;
         final String field;
         final String fault;
 
-        Second(Class<?> c, Field f, Class<?> first) {
+        Refused(Class<?> c, Field f, String fault) {
             loader = new WeakReference<>(c.getClassLoader());
             owner = c.getName();
             field = f.getName();
-            fault = owner + "." + field + " is the durable root of another class of that name already, of " + first.getClassLoader() + ", and this one is of "
-                + c.getClassLoader() + ": one root cannot be two fields; close the pool before the program is loaded once more, or load the class by one loader";
+            this.fault = fault;
         }
     }
 
     /**
-     * A store to a root that two classes of one name have is refused, as long as both are there: it does not tell which of them it is in.
+     * A store to a field that is {@link Refused} is refused, as long as its class is there: of two classes of one name it does not tell which it is in.
      *
      * @param owner name of the class, as the store names it
      */
     private static void requireOne(String owner, String field) {
-        Second[] of = seconds;
+        Refused[] of = refused;
         for (int i = 0; i < of.length; i++) {
             if (of[i].field.equals(field) && of[i].owner.equals(owner) && of[i].loader.get() != null) {
                 throw new PoolException(Reason.CHANGED_CLASS, of[i].fault);
@@ -300,7 +333,7 @@ final class Roots {
 
     /** As {@link #requireOne(String, String)}, for a store that tells its class. */
     static void requireOne(Class<?> c, long offset) {
-        Second[] of = seconds;
+        Refused[] of = refused;
         for (int i = 0; i < of.length; i++) {
             if (of[i].owner.equals(c.getName()) && of[i].loader.get() == c.getClassLoader() && offset == offset(c, of[i].field)) {
                 throw new PoolException(Reason.CHANGED_CLASS, of[i].fault);
@@ -347,11 +380,34 @@ final class Roots {
         return null;
     }
 
+    /** Refuses marks on fields that can be no root, before the pool is changed. */
+    static void requireMarks() {
+        RootFields.Root[] listed = RootFields.all();
+        for (int i = 0; i < listed.length; i++) {
+            RootFields.Root r = listed[i];
+            if (r.gone() || !r.annotated) {
+                continue;
+            }
+            try {
+                String refusal = Policy.rootRefusal(Class.forName(r.className.replace('/', '.'), false, r.loader()).getDeclaredField(r.field), true);
+                if (refusal != null) {
+                    throw new PoolException(Reason.CHANGED_CLASS, refusal);
+                }
+            } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
+                // It is being defined, or that failed: looked at with the others, later.
+            }
+        }
+    }
+
     /** Every root field of the classes that are loaded becomes a root; one that the pool did not know gets its present value there. */
     static void learnAll() {
         RootFields.Root[] work = work();
         RuntimeException failure = null;
         for (int i = 0; i < work.length; i++) {
+            if (!DurableGraph.active()) {
+                // Closed meanwhile.
+                return;
+            }
             RootFields.Root r = work[i];
             if (r.gone()) {
                 done(r);

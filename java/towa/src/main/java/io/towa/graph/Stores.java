@@ -332,7 +332,7 @@ public final class Stores {
     /** What the initialiser of {@code c} is to store to its own root: the value that recovery has given to it, if the pool was opened within that initialiser, else its own. */
     @DontInline
     public static Object initial(Object v, Class<?> c, int fieldId) {
-        Object recovered = DurableGraph.active() ? Roots.recovered(c, FieldIds.name(fieldId)) : null;
+        Object recovered = DurableGraph.active() ? Roots.takeRecovered(c, FieldIds.name(fieldId)) : null;
         return recovered != null ? recovered : v;
     }
 
