@@ -99,7 +99,7 @@ class ExplainTest {
     @Test
     void rootsThatAreNone() {
         String text = run(1, "explain", HERE + "Roots");
-        assertTrue(text.contains("must be static") && text.contains("not final"), text);
+        assertTrue(text.contains("a root is static") && text.contains("not final"), text);
         lines(text, "1 class, 3 refused");
     }
 
