@@ -249,7 +249,9 @@ impl Session {
             line(out, b"SERVER_ERROR not durable: the server runs without a pool (--volatile); nothing will survive it");
             return None;
         }
-        if pool.durable_epoch() >= worker.written() {
+        // A store that was refused began a transaction, too, but changed nothing: an epoch without a change never becomes durable by itself.
+        let epoch = worker.written().min(pool.completed_epoch());
+        if pool.durable_epoch() >= epoch {
             match pool.look_at_files() {
                 Ok(()) => acknowledge(store, out),
                 Err(why) => not_durable(&why.to_string(), out),
@@ -259,7 +261,7 @@ impl Session {
         if now {
             pool.request_checkpoint();
         }
-        Some(Progress::Parked(worker.written()))
+        Some(Progress::Parked(epoch))
     }
 
     /// Ends a wait for durability: with what the pool says, or with the reason why it will never be.

@@ -66,6 +66,32 @@ fn durable_waits_without_holding_up_others() {
     assert_eq!(answer, format!("DURABLE {epoch}\r\nVALUE k 0 1\r\nx\r\nEND\r\n"));
 }
 
+/// Its transaction began, and changed nothing: no epoch comes of it that could become durable.
+#[test]
+fn durable_does_not_wait_for_a_store_that_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::create(dir.path(), &manual()).unwrap();
+    let server = Running::start(Config { threads: 1, memory_limit: Some(4 << 20), evict: false, ..config() }, &pool);
+    let mut client = server.client();
+    let value = "x".repeat(100_000);
+    let mut number = 0;
+    let mut set_until_refused = |client: &mut Client| {
+        while client.say(&format!("set k{number} 0 0 100000\r\n{value}\r\n")) == "STORED\r\n" {
+            number += 1;
+            assert!(number < 100, "the cache takes 4 MiB");
+        }
+    };
+    set_until_refused(&mut client);
+    pool.checkpoint().unwrap();
+    // What came free with the checkpoint may have room for another.
+    set_until_refused(&mut client);
+    pool.checkpoint().unwrap();
+    for barrier in ["durable\r\n", "durable now\r\n"] {
+        set_until_refused(&mut client);
+        assert_eq!(client.say(barrier), format!("DURABLE {}\r\n", pool.durable_epoch()), "{} was refused", number);
+    }
+}
+
 #[test]
 fn a_failed_pool_still_serves_reads() {
     let dir = tempfile::tempdir().unwrap();
