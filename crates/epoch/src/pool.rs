@@ -182,6 +182,9 @@ impl Pool {
     }
 
     /// Waits until `epoch` is durable, without hurrying the persister; `false` when `timeout` passed first.
+    ///
+    /// An epoch in which nothing was changed becomes durable only with the next change: where a transaction may have changed nothing, wait for
+    /// [`completed_epoch`](Self::completed_epoch) or call [`sync`](Self::sync), which do not wait for such an epoch.
     pub fn wait_durable(&self, epoch: u64, timeout: Duration) -> Result<bool> {
         self.refuse_in_transaction("wait_durable")?;
         if self.engine().heap.is_volatile() {
