@@ -229,7 +229,7 @@ final class Roots {
      * Makes {@code c}'s field a root of this run, with the record that the pool has for it or a new one; the value is left alone.
      *
      * @param annotated not a root only because every static field is one: then it may be final, and recovery leaves it alone
-     * @return null if it is known already, or it is {@link Refused}, or the pool was closed meanwhile
+     * @return the root; null for a field that is a root already, for one that is {@link Refused}, and if the pool is closed
      */
     static synchronized Root add(Class<?> c, Field f, boolean annotated) {
         String refusal = Policy.rootRefusal(f, annotated);
@@ -389,7 +389,7 @@ final class Roots {
                 continue;
             }
             try {
-                String refusal = Policy.rootRefusal(Class.forName(r.className.replace('/', '.'), false, r.loader()).getDeclaredField(r.field), true);
+                String refusal = Policy.rootRefusal(field(r), true);
                 if (refusal != null) {
                     throw new PoolException(Reason.CHANGED_CLASS, refusal);
                 }
@@ -405,7 +405,7 @@ final class Roots {
         RuntimeException failure = null;
         for (int i = 0; i < work.length; i++) {
             if (!DurableGraph.active()) {
-                // Closed meanwhile.
+                // The pool was closed: the next opening looks at all of them.
                 return;
             }
             RootFields.Root r = work[i];
@@ -414,9 +414,8 @@ final class Roots {
                 continue;
             }
             try {
-                // The class is loaded: the weaver met it. A class of the same name that another loader would find is not looked for.
-                Class<?> c = Class.forName(r.className.replace('/', '.'), false, r.loader());
-                Field f = c.getDeclaredField(r.field);
+                Field f = field(r);
+                Class<?> c = f.getDeclaringClass();
                 Root root = add(c, f, r.annotated);
                 // One that is known may have been stored to before the pool was active, or its value not have fit.
                 root = root != null ? root : at(c, U.staticFieldOffset(f));
@@ -437,6 +436,11 @@ final class Roots {
         if (failure != null) {
             throw failure;
         }
+    }
+
+    /** The class is loaded: the weaver met it. A class of the same name that another loader would find is not looked for. */
+    private static Field field(RootFields.Root r) throws ClassNotFoundException, NoSuchFieldException {
+        return Class.forName(r.className.replace('/', '.'), false, r.loader()).getDeclaredField(r.field);
     }
 
     /** What is new on the weaver's list, and what is left of the old; it stays until it is {@link #done}, so that no thread overtakes another's look. */
