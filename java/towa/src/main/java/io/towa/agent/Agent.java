@@ -45,7 +45,9 @@ public final class Agent {
     private static final int FEW = 100;
     private static volatile boolean sweepNeeded = true;
     private static final LongSet FAILED = new LongSet();
-    private static final ArrayList<Failure> FAILURES = new ArrayList<Failure>();
+    private static final Object FAILING = new Object();
+    private static Failure[] failures = new Failure[0];
+    private static final Object SEEING = new Object();
     /** Loaders other than the machine's own: do they see our barrier classes? */
     private static final WeakHashMap<ClassLoader, Boolean> SIGHT = new WeakHashMap<ClassLoader, Boolean>();
     private static ClassLoader platform;
@@ -150,7 +152,7 @@ public final class Agent {
 
     /** A loader that does not ask its parents for our package would break a class that calls a barrier. */
     private static boolean sees(ClassLoader loader) {
-        synchronized (SIGHT) {
+        synchronized (SEEING) {
             Boolean known = SIGHT.get(loader);
             if (known != null) return known.booleanValue();
         }
@@ -160,7 +162,7 @@ public final class Agent {
         } catch (Throwable e) {
             sees = false;
         }
-        synchronized (SIGHT) {
+        synchronized (SEEING) {
             SIGHT.put(loader, Boolean.valueOf(sees));
         }
         return sees;
@@ -168,18 +170,19 @@ public final class Agent {
 
     private static void fail(String name, long key, Throwable cause) {
         FAILED.add(key);
-        synchronized (FAILURES) {
-            for (int i = 0; i < FAILURES.size(); i++) if (FAILURES.get(i).className.equals(name)) return;
-            FAILURES.add(new Failure(name, cause));
+        synchronized (FAILING) {
+            for (int i = 0; i < failures.length; i++) if (failures[i].className.equals(name)) return;
+            Failure[] more = new Failure[failures.length + 1];
+            System.arraycopy(failures, 0, more, 0, failures.length);
+            more[failures.length] = new Failure(name, cause);
+            failures = more;
         }
     }
 
     /** Classes that could not be woven, in the order they were met. */
     public static Failure[] failures() {
-        synchronized (FAILURES) {
-            Failure[] all = new Failure[FAILURES.size()];
-            for (int i = 0; i < all.length; i++) all[i] = FAILURES.get(i);
-            return all;
+        synchronized (FAILING) {
+            return failures.clone();
         }
     }
 

@@ -1,6 +1,5 @@
 package io.towa.agent;
 
-import java.util.HashMap;
 import org.objectweb.asm.Type;
 
 /**
@@ -74,26 +73,26 @@ final class Calls {
         {"java/lang/ClassLoader", "defineClass1", ""},
     };
 
-    private static final HashMap<String, String> SPECS = new HashMap<String, String>();
-    private static final HashMap<String, String> OWNERS = new HashMap<String, String>();
+    private static final NameMap<String> SPECS = new NameMap<String>();
+    private static final NameMap<Boolean> OWNERS = new NameMap<Boolean>();
 
     static {
         for (int i = 0; i < WRAPPED.length; i++) {
             SPECS.put(WRAPPED[i][0] + '.' + WRAPPED[i][1], WRAPPED[i][2]);
-            OWNERS.put(WRAPPED[i][0], "");
+            OWNERS.put(WRAPPED[i][0], Boolean.TRUE);
         }
-        OWNERS.put(UNSAFE, "");
-        OWNERS.put("java/lang/System", "");
-        OWNERS.put("java/lang/reflect/Array", "");
-        OWNERS.put(ACCESSOR, "");
-        OWNERS.put("jdk/internal/access/JavaLangAccess", "");
+        OWNERS.put(UNSAFE, Boolean.TRUE);
+        OWNERS.put("java/lang/System", Boolean.TRUE);
+        OWNERS.put("java/lang/reflect/Array", Boolean.TRUE);
+        OWNERS.put(ACCESSOR, Boolean.TRUE);
+        OWNERS.put("jdk/internal/access/JavaLangAccess", Boolean.TRUE);
     }
 
     private Calls() {}
 
     /** May {@link #find} know a method of this class? */
     static boolean ownerKnown(String owner) {
-        return OWNERS.containsKey(owner);
+        return OWNERS.get(owner) != null;
     }
 
     /** null: an ordinary call. */

@@ -2,7 +2,6 @@ package io.towa.agent;
 
 import java.lang.instrument.ClassDefinition;
 import java.util.ArrayList;
-import java.util.HashMap;
 import jdk.internal.misc.Unsafe;
 
 /**
@@ -23,7 +22,7 @@ public final class Groups {
         "java/lang/Character", "java/lang/Boolean", "java/lang/Double", "java/lang/Float", "java/lang/Number", "java/lang/Enum", "java/lang/Record",
         "java/math/BigInteger", "java/math/BigDecimal", "java/util/UUID", "java/util/Optional", "java/time/LocalDate", "java/time/LocalTime",
         "java/time/LocalDateTime", "java/time/Instant", "java/time/Duration", "java/time/ZoneOffset", "java/time/ZonedDateTime"};
-    private static final HashMap<String, Integer> NUMBERS = new HashMap<String, Integer>();
+    private static final NameMap<Integer> NUMBERS = new NameMap<Integer>();
     private static final Class<?>[] CLASSES = new Class<?>[MOST];
     private static final boolean[] ON = new boolean[MOST];
     private static byte[] off;

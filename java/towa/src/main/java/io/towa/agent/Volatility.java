@@ -1,7 +1,6 @@
 package io.towa.agent;
 
 import java.io.InputStream;
-import java.util.HashMap;
 
 /**
  * Whether a field named in a field reference is volatile.
@@ -18,7 +17,7 @@ final class Volatility {
         String[] others;
     }
 
-    private static final HashMap<String, Info> KNOWN = new HashMap<String, Info>();
+    private static final NameMap<Info> KNOWN = new NameMap<Info>();
     private static final Info NOTHING = new Info();
 
     private Volatility() {}
@@ -87,7 +86,7 @@ final class Volatility {
             // Unknown: not volatile.
         }
         synchronized (KNOWN) {
-            if (i != NOTHING && !KNOWN.containsKey(name)) KNOWN.put(name, i);
+            if (i != NOTHING && KNOWN.get(name) == null) KNOWN.put(name, i);
         }
         return i;
     }

@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.locks.LockSupport;
+import jdk.internal.misc.Unsafe;
 
 /**
  * The one pool that is open, and what belongs to it.
@@ -81,6 +82,7 @@ public final class DurableGraph {
             allocator = new Allocator(file, file.superblock().capacity, Nvm.getLong(Layout.FRONTIER));
             cycle = (int) Nvm.getLong(Layout.CYCLE);
             if (woven) {
+                initializeBarriers();
                 Agent.weaveJdk();
             }
             ClassInfos.reset();
@@ -116,6 +118,17 @@ public final class DurableGraph {
             active = false;
             abandon(file);
             throw e;
+        }
+    }
+
+    /**
+     * What barriers call. A barrier may run while a class is being defined (the weaver, and other agents, store to fields, too). If it began to initialise one of
+     * these then, and that needed the class that is being defined, the Java machine would refuse it for ever.
+     */
+    private static void initializeBarriers() {
+        Class<?>[] all = {Replicas.class, Stores.class, LockedStores.class, Sections.class};
+        for (int i = 0; i < all.length; i++) {
+            Unsafe.getUnsafe().ensureClassInitialized(all[i]);
         }
     }
 
