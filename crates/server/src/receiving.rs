@@ -10,8 +10,12 @@
 //! ```
 //!
 //! Where little of the budget is left, a worker [reads](Receiving::most_beyond) no more than [`KEEP`] bytes beyond what a share covers. A
-//! request that needs a share and gets none is refused: a value is skipped as it comes, a longer line ends the connection. So nothing is
-//! kept for which there is no memory.
+//! request that needs a share and gets none stands still: nothing more of it is read. Those that stand still get memory in the order in
+//! which they came. One that has got none for [`PATIENCE_S`] is refused, one at a time, as each gives back what it holds: a value is then
+//! skipped as it comes, a longer line ends the connection. So nothing is kept for which there is no memory.
+//!
+//! Requests that arrive slowly keep the others waiting, so while memory is short each has to [arrive within](Receiving::least_per_second)
+//! a time that does not depend on its size.
 
 use std::sync::Arc;
 
@@ -19,6 +23,8 @@ use crate::budget::{Budget, Share};
 
 /// How long, in seconds, a request may stand still while memory is short.
 pub const PATIENCE_S: u64 = 1;
+/// In how many seconds, at the pace at which it comes, a request has to be there while memory is short, after those of patience.
+const ARRIVES_WITHIN_S: u64 = 16;
 /// Bytes of a request that has begun, which are not counted; and bytes that are read behind those while memory is short.
 pub const KEEP: usize = 4096;
 /// The most that a worker reads beyond what shares allow: what comes with a request of those behind it.
@@ -62,14 +68,21 @@ impl Receiving {
         self.budget.left() < self.turns
     }
 
-    /// Takes a share for a request of `len` bytes, of which `there` have arrived; `false`: there is no room for it.
-    pub fn hold(&self, share: &mut Share, there: u64, len: u64) -> bool {
+    /// Takes a share for a request of `len` bytes, of which `there` have arrived. Where there is no room for that: the bytes that it
+    /// lacks.
+    pub fn hold(&self, share: &mut Share, there: u64, len: u64) -> Result<(), u64> {
         if len <= KEEP as u64 {
             share.release();
-            return true;
+            return Ok(());
         }
         // What the buffer may grow to with the next read.
-        share.grow(&self.budget, len.min(2 * there.max(READ as u64)))
+        let wanted = len.min(2 * there.max(READ as u64));
+        if share.grow(&self.budget, wanted) { Ok(()) } else { Err(wanted - share.bytes()) }
+    }
+
+    /// The bytes that have to arrive each second of a request that holds so many, while memory is short.
+    pub fn least_per_second(held: u64) -> u64 {
+        (held / ARRIVES_WITHIN_S).max(KEEP as u64)
     }
 }
 
@@ -81,14 +94,14 @@ mod tests {
     fn a_share_follows_what_has_arrived() {
         let all = Receiving::new(2 << 20, 1 << 20, 1);
         let (mut one, mut two) = (Share::default(), Share::default());
-        assert!(all.hold(&mut one, 10, 1000) && all.budget.held() == 0, "small requests are not counted");
-        assert!(all.hold(&mut one, 10, 1 << 20) && all.hold(&mut two, 10, 1 << 20), "announced is not held");
-        assert!(!all.is_short() && all.hold(&mut one, 500_000, 1 << 20) && all.is_short());
-        assert!(!all.hold(&mut two, 500_000, 1 << 20));
+        assert!(all.hold(&mut one, 10, 1000).is_ok() && all.budget.held() == 0, "small requests are not counted");
+        assert!(all.hold(&mut one, 10, 1 << 20).is_ok() && all.hold(&mut two, 10, 1 << 20).is_ok(), "announced is not held");
+        assert!(!all.is_short() && all.hold(&mut one, 500_000, 1 << 20).is_ok() && all.is_short());
+        assert_eq!(all.hold(&mut two, 500_000, 1 << 20), Err(1_000_000 - two.bytes()));
         one.release();
-        assert!(all.hold(&mut two, 500_000, 1 << 20));
+        assert_eq!(all.hold(&mut two, 500_000, 1 << 20), Ok(()));
         drop(two);
         assert_eq!(all.budget.held(), 0);
-        assert!(all.hold(&mut one, 1 << 20, 1 << 20), "the largest item fits alone");
+        assert!(all.hold(&mut one, 1 << 20, 1 << 20).is_ok(), "the largest item fits alone");
     }
 }

@@ -27,6 +27,9 @@ pub enum Progress {
     Parked(u64),
     /// The next request needs so many bytes of log, and there are none now. It was not taken: call again when the log has space.
     WantsLog(usize),
+    /// The request that arrives lacks so many bytes of memory to be received in. None of it was taken: call again when there are as many, or
+    /// after [`Session::lose_patience`].
+    WantsMemory(u64),
     /// The next request takes long, and was not taken: call again after others have had their turns.
     Pause,
     /// Send what there is, then close.
@@ -60,6 +63,8 @@ pub struct Session {
     written: u64,
     /// Its part of the memory for large values that are arriving.
     share: Share,
+    /// The request that arrives has waited long enough for memory.
+    has_no_patience: bool,
 }
 
 impl Session {
@@ -67,6 +72,11 @@ impl Session {
     /// holds less.
     pub fn note_reading(&mut self, all_at_once: bool) {
         self.is_read_slowly |= !all_at_once;
+    }
+
+    /// Refuses the request that arrives, unless there is memory for it now.
+    pub fn lose_patience(&mut self) {
+        self.has_no_patience = true;
     }
 
     /// Bytes of memory that it holds for a request that is arriving.
@@ -117,8 +127,12 @@ impl Session {
             match parse(rest, &shared.limits) {
                 Step::Incomplete(need) => {
                     let there = rest.len() as u64;
-                    if shared.receiving.hold(&mut self.share, there, there + need as u64) {
-                        break Progress::More(need);
+                    let held = shared.receiving.hold(&mut self.share, there, there + need as u64);
+                    let is_refused = std::mem::take(&mut self.has_no_patience);
+                    match held {
+                        Ok(()) => break Progress::More(need),
+                        Err(lacking) if !is_refused => break Progress::WantsMemory(lacking),
+                        Err(_) => {}
                     }
                     let (skipped, progress) = self.refuse(shared, worker, rest, need, out);
                     done += skipped;

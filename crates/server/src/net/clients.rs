@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::buffers::{Scratch, Spare};
 use super::connection::{Connection, Fate, Loan};
@@ -14,6 +15,7 @@ use super::slots::{Key, Slots};
 use super::stream::Transport;
 use crate::counters::Counter;
 use crate::error::Result;
+use crate::receiving::PATIENCE_S;
 use crate::server::Shared;
 use crate::store::{Failure, Worker as StoreWorker};
 
@@ -21,6 +23,9 @@ use crate::store::{Failure, Worker as StoreWorker};
 const STORES_PER_TURN: u32 = 32;
 /// Transactions of one connection otherwise.
 const UNLIMITED: u32 = u32::MAX;
+
+/// Between two requests that are refused for want of memory: what the first gave back may do for the second.
+const REFUSES_EVERY: Duration = Duration::from_millis(20);
 
 /// Connections over `S`, served by one thread.
 pub struct Clients<S> {
@@ -36,6 +41,10 @@ pub struct Clients<S> {
     queue: VecDeque<Key>,
     /// The log had no space for the first of them when it was last looked at.
     is_short: bool,
+    /// Those that wait for memory to receive in, in the order in which they get it.
+    starving: VecDeque<Key>,
+    /// When one of them was last refused.
+    refused: Option<Instant>,
     scratch: Scratch,
     spare: Spare,
     tick: u32,
@@ -53,6 +62,8 @@ impl<S: Transport> Clients<S> {
             parked: Vec::new(),
             queue: VecDeque::new(),
             is_short: false,
+            starving: VecDeque::new(),
+            refused: None,
             scratch: Scratch::default(),
             spare: Spare::default(),
             tick: 0,
@@ -107,6 +118,7 @@ impl<S: Transport> Clients<S> {
                 self.is_short |= self.queue.is_empty();
                 self.queue.push_back(key);
             }
+            Some(Fate::Starve) => self.starving.push_back(key),
             Some(Fate::Again) => self.again.push(key),
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
@@ -184,6 +196,42 @@ impl<S: Transport> Clients<S> {
                 break;
             }
         }
+    }
+
+    /// Goes on with connections that wait for memory to receive in, in turn, as long as there is some. Where there is none the first is
+    /// refused, if it has waited for long enough, and none was a moment ago.
+    pub fn go_on_with_starving(&mut self) {
+        for _ in 0..self.starving.len() {
+            let Some(&key) = self.starving.front() else { break };
+            let wanted = self.connections.get_mut(key).and_then(|connection| connection.wanted_memory());
+            if let Some((lacking, since)) = wanted {
+                let has_memory = self.shared.receiving.budget.left() >= lacking;
+                let is_refused = !has_memory && self.refuses_now(since);
+                if !has_memory && !is_refused {
+                    break;
+                }
+                if is_refused {
+                    self.refused = Some(Instant::now());
+                }
+                self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
+                self.turn_by(key, |connection, loan| connection.go_on_receiving(loan, is_refused));
+            }
+            self.starving.pop_front();
+            // Another worker took the memory in that moment: it stays the first.
+            if self.starving.back() == Some(&key) {
+                self.starving.rotate_right(1);
+                break;
+            }
+        }
+    }
+
+    fn refuses_now(&self, since: Instant) -> bool {
+        since.elapsed() > Duration::from_secs(PATIENCE_S) && self.refused.is_none_or(|refused| refused.elapsed() > REFUSES_EVERY)
+    }
+
+    /// Whether some wait for memory to receive in.
+    pub fn are_starving(&self) -> bool {
+        !self.starving.is_empty()
     }
 
     /// Whether some wait for log space, and if so, whether there is none (or it is their turn already).

@@ -8,7 +8,7 @@ use super::stream::Transport;
 use crate::budget::Share;
 use crate::commands::{Progress, Session};
 use crate::counters::Counter;
-use crate::receiving::{KEEP, PATIENCE_S};
+use crate::receiving::{KEEP, PATIENCE_S, Receiving};
 use crate::server::Shared;
 use crate::store::Worker;
 use crate::unsent::Unsent;
@@ -45,6 +45,8 @@ pub enum Fate {
     Park(u64),
     /// Wait for log space, behind those that wait already.
     Queue,
+    /// Wait for memory to receive in, behind those that wait already.
+    Starve,
     /// Close it.
     Drop,
 }
@@ -70,6 +72,8 @@ pub struct Connection<S> {
     pub parked: Option<u64>,
     /// Bytes of log it waits for, and since when. Without a time: for its turn behind others that wait.
     wants_log: Option<(usize, Option<Instant>)>,
+    /// Bytes of memory that it lacks to go on receiving, and since when.
+    wants_memory: Option<(u64, Instant)>,
     /// The peer has closed its side, says the event: read until the end.
     pub ends: bool,
     /// Last request's time.
@@ -95,6 +99,7 @@ impl<S: Transport> Connection<S> {
             closing: false,
             parked: None,
             wants_log: None,
+            wants_memory: None,
             ends: false,
             active: tick,
             arriving: None,
@@ -117,7 +122,7 @@ impl<S: Transport> Connection<S> {
 
     /// One read, one batch of requests, one write. `None`: go on.
     fn step(&mut self, loan: &mut Loan<'_>) -> io::Result<Option<Fate>> {
-        if !self.send(loan)? || self.parked.is_some() || self.wants_log.is_some() {
+        if !self.send(loan)? || self.waits() {
             return Ok(Some(Fate::Wait));
         }
         if self.closing {
@@ -151,6 +156,10 @@ impl<S: Transport> Connection<S> {
                 let is_short = !loan.worker.thread.has_log_space(bytes);
                 self.wants_log = Some((bytes, is_short.then(Instant::now)));
                 Some(Fate::Queue)
+            }
+            Progress::WantsMemory(bytes) => {
+                self.wants_memory = Some((bytes, Instant::now()));
+                Some(Fate::Starve)
             }
             Progress::Close => {
                 self.closing = true;
@@ -292,6 +301,31 @@ impl<S: Transport> Connection<S> {
         self.turn(loan)
     }
 
+    /// Bytes of memory that it lacks to go on receiving, and since when.
+    pub fn wanted_memory(&self) -> Option<(u64, Instant)> {
+        self.wants_memory
+    }
+
+    /// There is memory for what it receives, or it has waited long enough for that (`refused`): goes on with the request.
+    pub fn go_on_receiving(&mut self, loan: &mut Loan<'_>, refused: bool) -> Fate {
+        let since = self.wants_memory.take();
+        if refused {
+            self.session.lose_patience();
+        }
+        self.active = loan.tick;
+        let fate = self.turn(loan);
+        // Another worker took the memory in that moment: it has waited since then.
+        if let (Some((_, now)), Some((_, since)), Fate::Starve) = (&mut self.wants_memory, since, fate) {
+            *now = since;
+        }
+        fate
+    }
+
+    /// Whether it takes no input until something has come about.
+    fn waits(&self) -> bool {
+        self.parked.is_some() || self.wants_log.is_some() || self.wants_memory.is_some()
+    }
+
     /// Whether it has been silent, or slow, for too long: what to count, if so.
     pub fn overdue(&self, shared: &Shared, tick: u32) -> Option<Counter> {
         let timeout = shared.config.request_timeout.map(|limit| limit.as_secs());
@@ -301,12 +335,15 @@ impl<S: Transport> Connection<S> {
         {
             return Some(Counter::RequestKicks);
         }
-        if self.parked.is_some() || self.wants_log.is_some() || !self.output.is_empty() {
+        if self.waits() || !self.output.is_empty() {
             return None;
         }
-        let patience = if shared.receiving.is_short() { Some(PATIENCE_S) } else { timeout };
+        let (patience, least) = match shared.receiving.is_short() {
+            true => (Some(PATIENCE_S), Receiving::least_per_second(self.session.held())),
+            false => (timeout, BYTES_PER_SECOND_MIN),
+        };
         if let (Some(limit), Some((since, bytes))) = (patience, self.arriving)
-            && u64::from(tick - since) > limit + bytes / BYTES_PER_SECOND_MIN
+            && u64::from(tick - since) > limit + bytes / least
         {
             return Some(Counter::RequestKicks);
         }

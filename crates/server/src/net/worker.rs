@@ -16,7 +16,7 @@ use crate::server::{Seat, Shared};
 const WAKE: Token = Token(usize::MAX);
 /// How often connections are looked over for overdue ones.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a worker sleeps between looks at the log that connections wait for.
+/// How long a worker sleeps between looks at the log, or the memory, that connections wait for.
 const QUEUE_TICK: Duration = Duration::from_millis(1);
 /// How long a stopping worker sleeps between looks at those it waits for.
 const DRAIN_TICK: Duration = Duration::from_millis(10);
@@ -84,6 +84,7 @@ impl Worker {
             let timeout = match (self.clients.have_more(), self.clients.are_short_of_log()) {
                 (true, _) | (_, Some(false)) => Duration::ZERO,
                 (_, Some(true)) => QUEUE_TICK,
+                _ if self.clients.are_starving() => QUEUE_TICK,
                 _ => LOOK_EVERY,
             };
             self.round(&mut events, timeout);
@@ -115,6 +116,7 @@ impl Worker {
         }
         again.into_iter().for_each(|key| self.clients.turn(key));
         self.clients.go_on_with_queue();
+        self.clients.go_on_with_starving();
     }
 
     fn renew_time(&mut self) {

@@ -17,8 +17,11 @@ use crate::error::{Result, io};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often it can be woken.
 const LOOK_MOST_OFTEN: Duration = Duration::from_millis(10);
-/// How often expired items are searched for.
+/// How often expired items are searched for, and how often where there is no room but theirs.
 const CRAWL_EVERY: Duration = Duration::from_secs(60);
+const CRAWL_EVERY_WHEN_FULL: Duration = Duration::from_secs(10);
+/// A search rests for so many times as long as it took, at least: many items, or flushes, leave the processor to the clients.
+const CRAWL_RESTS: u32 = 8;
 /// Lines worked on under one lock.
 const LINES_AT_ONCE: u64 = 16;
 /// Lines between two naps, so that growing and crawling leave the processor and the log to the clients.
@@ -74,6 +77,7 @@ impl Upkeep {
         // What the table takes comes on top of `-m`.
         worker.thread.set_unbounded(true);
         let stop = Arc::new(AtomicBool::new(false));
+        let flushed_cas = store.oldest_cas.load(Ordering::Relaxed);
         let mut keeper = Keeper {
             store: Arc::clone(&store),
             worker,
@@ -82,7 +86,9 @@ impl Upkeep {
             keeps_memory,
             reserve: None,
             crawled: Instant::now(),
+            crawl_took: Duration::ZERO,
             crawled_cas: 0,
+            flushed_cas,
             grow_after: Instant::now(),
             worked: 0,
         };
@@ -119,8 +125,13 @@ struct Keeper {
     keeps_memory: bool,
     /// New limit of the CAS ids, and the epoch after which it counts.
     reserve: Option<(u64, u64)>,
+    /// When the last search for expired items ended, and how long it took.
     crawled: Instant,
+    crawl_took: Duration,
+    /// What was flushed when a search last began; 0: none has.
     crawled_cas: u64,
+    /// What was flushed before the start: an earlier run has probably removed it.
+    flushed_cas: u64,
     grow_after: Instant,
     /// Lines since the last nap.
     worked: u64,
@@ -280,22 +291,38 @@ impl Keeper {
         Ok(true)
     }
 
+    /// Removes what has expired, or was flushed: now if that was asked for, or if there was a flush, else now and then.
     fn crawl(&mut self) -> std::result::Result<(), Failure> {
-        let store = &self.store;
-        let oldest = store.oldest_cas.load(Ordering::Relaxed);
-        let worth_it = store.expiring() > 0 || oldest > self.crawled_cas;
-        let asked = store.crawl.swap(false, Ordering::Relaxed);
-        if !asked && (!worth_it || !store.crawler_enabled() || self.crawled.elapsed() < CRAWL_EVERY) {
+        let oldest = self.store.oldest_cas.load(Ordering::Relaxed);
+        let asked = self.store.crawl.swap(false, Ordering::Relaxed);
+        let is_due = asked || self.store.crawler_enabled() && self.is_crawl_due(oldest);
+        if !is_due {
             return Ok(());
         }
+        let begin = Instant::now();
         let done = self.each_stripe(Store::crawl_stripe);
         if matches!(done, Ok(true)) {
             self.crawled_cas = oldest;
-            self.crawled = Instant::now();
+            self.crawl_took = begin.elapsed();
         } else if asked {
             self.store.crawl.store(true, Ordering::Relaxed);
         }
+        self.crawled = Instant::now();
         done.map(|_| ())
+    }
+
+    fn is_crawl_due(&self, oldest: u64) -> bool {
+        let rested = self.crawled.elapsed();
+        if rested < self.crawl_took * CRAWL_RESTS {
+            return false;
+        }
+        if oldest > self.crawled_cas.max(self.flushed_cas) {
+            return true;
+        }
+        let space = self.store.pool.space();
+        let is_full = space.in_use.saturating_add(space.bound / RELEASE_SHARE) >= space.bound;
+        let worth_it = self.store.expiring() > 0 || oldest > self.crawled_cas;
+        worth_it && rested >= if is_full { CRAWL_EVERY_WHEN_FULL } else { CRAWL_EVERY }
     }
 }
 

@@ -22,7 +22,8 @@ fn items_expiry_flush_and_cas_ids_survive_a_restart() {
     let pool = Pool::create(dir.path(), &small()).unwrap();
     let server = Running::start(config(), &pool);
     let mut client = server.client();
-    assert_eq!(client.say("set gone 0 0 1\r\nx\r\nflush_all\r\n"), "STORED\r\nOK\r\n");
+    // So that the flushed item stays, and is seen to be flushed after the restart.
+    assert_eq!(client.say("lru_crawler disable\r\nset gone 0 0 1\r\nx\r\nflush_all\r\n"), "OK\r\nSTORED\r\nOK\r\n");
     assert_eq!(client.say("set k 7 0 5\r\nvalue\r\nset short 0 30 1\r\nx\r\nset long 0 1000 1\r\nx\r\n").lines().count(), 3);
     assert_eq!(client.say("md long I\r\nflush_all 500\r\n"), "HD\r\nOK\r\n");
     let cas: u64 = client.say("mg k c\r\n").trim_end()[4..].parse().unwrap();
@@ -45,6 +46,23 @@ fn items_expiry_flush_and_cas_ids_survive_a_restart() {
     assert_eq!(client.say("mg long\r\n"), "HD X W\r\n");
     client.say("debugtime 400\r\n");
     assert_eq!(client.say("get k\r\n"), "END\r\n", "the delayed flush was remembered");
+}
+
+#[test]
+fn what_was_flushed_gives_its_room_back_at_once() {
+    let server = Running::volatile(config());
+    let mut client = server.client();
+    let sets: String = (0..1000).map(|i| format!("set k{i} 0 0 1000\r\n{}\r\n", "x".repeat(1000))).collect();
+    assert_eq!(client.say(&sets), "STORED\r\n".repeat(1000));
+    for round in 0..2 {
+        assert_eq!(client.say(&format!("flush_all\r\nset kept{round} 0 0 1\r\nx\r\n")), "OK\r\nSTORED\r\n");
+        let end = Instant::now() + Duration::from_secs(20);
+        while client.stat("curr_items") > 1 {
+            assert!(Instant::now() < end, "{} items are left", client.stat("curr_items"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(client.say("get kept0 kept1\r\n"), "VALUE kept1 0 1\r\nx\r\nEND\r\n");
 }
 
 #[test]

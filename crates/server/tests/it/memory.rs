@@ -174,18 +174,119 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
     assert_eq!(served.stat(&other, "response_obj_bytes"), 0);
 }
 
-/// New connections send the same beginning of a request until one is answered: those before it, and the answer.
-fn send_until_refused(served: &mut Served, part: &str) -> (Vec<Link>, String) {
+/// New connections send the same beginning of a request until one stands still: those before it, and that one.
+fn send_until_short(served: &mut Served, part: &str) -> (Vec<Link>, Link) {
     let mut links = Vec::new();
     loop {
         let link = served.connect();
-        let said = served.say(&link, part.as_bytes());
-        if !said.is_empty() {
-            return (links, said);
+        assert_eq!(served.say(&link, part.as_bytes()), "");
+        if served.clients.are_starving() {
+            return (links, link);
         }
         links.push(link);
-        assert!(links.len() < 2000, "never refused");
+        assert!(links.len() < 2000, "there is memory for all of them");
     }
+}
+
+/// What a connection that stands still is answered in the end, and after how long.
+fn wait_for_answer(served: &mut Served, link: &Link) -> (String, Duration) {
+    let begin = Instant::now();
+    loop {
+        served.clients.go_on_with_starving();
+        let got = link.got();
+        if !got.is_empty() {
+            return (got, begin.elapsed());
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "never answered");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// New connections send the same beginning of a request until one is answered: those before it, and the answer.
+fn send_until_refused(served: &mut Served, part: &str) -> (Vec<Link>, String) {
+    let (links, link) = send_until_short(served, part);
+    let (answer, after) = wait_for_answer(served, &link);
+    assert!(after >= Duration::from_millis(900), "refused after {after:?}");
+    (links, answer)
+}
+
+#[test]
+fn requests_stand_still_while_memory_is_short_and_go_on_in_turn() {
+    let mut served = served();
+    let [reader] = connect(&mut served);
+    let part = format!("set a 0 0 60000\r\n{}", "v".repeat(50_000));
+    let (mut links, first) = send_until_short(&mut served, &part);
+    let second = served.connect();
+    assert_eq!(served.say(&second, part.as_bytes()), "");
+    served.clients.go_on_with_starving();
+    assert_eq!((first.got(), second.got()), (String::new(), String::new()));
+    assert_eq!(served.say(&reader, b"set b 0 0 1\r\nb\r\nget b\r\n"), "STORED\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
+    // What it is sent meanwhile stays with the kernel.
+    let rest = format!("{}\r\n", "v".repeat(10_000));
+    for link in [&second, &first] {
+        assert_eq!(served.say(link, rest.as_bytes()), "");
+    }
+    let held = served.stat(&reader, "read_buf_bytes");
+    assert!(held <= HEAP / 2, "{held} bytes are held");
+    // One value is there: its memory does for the first.
+    assert_eq!(served.say(&links.pop().unwrap(), rest.as_bytes()), "STORED\r\n");
+    served.clients.go_on_with_starving();
+    assert_eq!(first.got(), "STORED\r\n");
+    served.clients.go_on_with_starving();
+    assert_eq!((&*second.got(), served.clients.are_starving()), ("STORED\r\n", false));
+    assert_eq!(served.stat(&reader, "request_kicks"), 0);
+}
+
+#[test]
+fn those_that_stand_still_are_refused_one_by_one() {
+    let mut served = served();
+    let [reader] = connect(&mut served);
+    let part = format!("set a 0 0 60000\r\n{}", "v".repeat(50_000));
+    let (_links, first) = send_until_short(&mut served, &part);
+    let [second, third] = connect(&mut served);
+    for link in [&second, &third] {
+        assert_eq!(served.say(link, part.as_bytes()), "");
+    }
+    std::thread::sleep(Duration::from_millis(1100));
+    served.clients.go_on_with_starving();
+    assert_eq!(first.got(), "SERVER_ERROR out of memory storing object\r\n");
+    served.clients.go_on_with_starving();
+    assert_eq!((second.got(), third.got()), (String::new(), String::new()), "what the first gave back may do");
+    std::thread::sleep(Duration::from_millis(30));
+    served.clients.go_on_with_starving();
+    assert_eq!((&*second.got(), third.got()), ("SERVER_ERROR out of memory storing object\r\n", String::new()));
+    assert_eq!(wait_for_answer(&mut served, &third).0, "SERVER_ERROR out of memory storing object\r\n");
+    assert!(!served.clients.are_starving());
+    // The rest of a value that was refused is skipped.
+    assert_eq!(served.say(&first, format!("{}\r\nget b\r\n", "v".repeat(10_000)).as_bytes()), "END\r\n");
+    assert_eq!(served.stat(&reader, "curr_items"), 0);
+}
+
+/// Much at once, and then some bytes now and then: the memory that it holds is wanted by others.
+#[test]
+fn a_value_that_drips_keeps_its_memory_for_seconds_while_memory_is_short() {
+    let mut served = served();
+    let [reader, drips] = connect(&mut served);
+    let part = format!("set d 0 0 250000\r\n{}", "v".repeat(200_000));
+    assert_eq!(served.say(&drips, part.as_bytes()), "");
+    let line = format!("get {}", "k ".repeat(30_000));
+    let mut lived = 0;
+    for tick in 1..60 {
+        served.clients.renew_time(tick).unwrap();
+        served.clients.go_on_with_starving();
+        if !served.clients.are_starving() {
+            send_until_short(&mut served, &line);
+        }
+        let reads = drips.reads();
+        served.say(&drips, &[b'v'; 500]);
+        if drips.reads() == reads {
+            break;
+        }
+        served.clients.drop_overdue();
+        lived = tick;
+    }
+    assert!((10..20).contains(&lived), "it lives for {lived} s");
+    assert!(served.stat(&reader, "request_kicks") > 0);
 }
 
 #[test]

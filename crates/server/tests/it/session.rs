@@ -30,6 +30,7 @@ fn converse(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
                 }
                 Progress::Full | Progress::Pause => {}
                 Progress::Parked(_) => session.resume(&shared, None, &mut answers),
+                Progress::WantsMemory(_) => unreachable!("there is memory for one of the largest items"),
                 Progress::WantsLog(_) => unreachable!("a volatile pool has no log"),
                 Progress::Close => return (answers, true),
             }
