@@ -44,6 +44,7 @@ pub mod persist;
 mod ram;
 pub mod sanitizer;
 pub mod sim;
+mod watched;
 
 pub use counters::{CounterValues, Counters};
 pub use dax::DaxMedium;
@@ -55,6 +56,7 @@ pub use mapping::{HUGE_PAGE, Mapping, advise_huge, map_ahead};
 pub use model::NvmModel;
 pub use ram::RamMedium;
 pub use sim::SimMedium;
+pub use watched::Watched;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -144,7 +144,7 @@ impl Follow for LanesFollower<'_> {
         Ok(true)
     }
 
-    fn finish(&mut self) -> Result<bool> {
+    fn finish(&mut self, _: &dyn Region) -> Result<bool> {
         if self.read_all()?.is_none() {
             return Ok(false);
         }

@@ -23,10 +23,12 @@
 //! 3. the superblock of the copy is written last, when all else is durable. Until then the files are no pool.
 
 mod lanes;
+mod line_set;
 mod ring;
 mod undo;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -40,9 +42,9 @@ use crate::superblock::{self, Door, Superblock};
 use crate::{Error, Result, VerifyReport, create, describe, names, origin, tables, verify};
 
 /// Attempts, and time, before the log is called too fast.
-const TRIES: usize = 10;
+const TRIES: usize = 3;
 /// See `TRIES`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the image that are copied at a time.
 const PIECE: u64 = 1 << 20;
 /// Bytes of the log that are kept in memory before those that can be written are.
@@ -67,8 +69,9 @@ pub struct BackupReport {
 trait Follow: Send {
     /// Reads what was added. `false`: something was overwritten before it was read.
     fn poll(&mut self) -> Result<bool>;
-    /// Reads everything that was written into the image before this call, and what that depends on. `false` as above.
-    fn finish(&mut self) -> Result<bool>;
+    /// Reads everything that was written into the image before this call, and what that depends on; `copy` is complete but for that, and may
+    /// be written. `false` as above.
+    fn finish(&mut self, copy: &dyn Region) -> Result<bool>;
     /// Bytes that were read and not [taken](Self::take).
     fn kept(&self) -> usize;
     /// What was read and may be written: nothing that is read later comes before it.
@@ -89,18 +92,38 @@ trait Laid {
     fn lay(self: Box<Self>, copy: &dyn Region, upto: u64, later: &mut Overlay) -> Result<()>;
 }
 
-/// What the copying and the following share.
+/// What the copying and the following share. What the copying asks for with every piece it finds without the lock, which the following
+/// holds for most of the time where there is much to read.
 struct Shared<'f> {
-    follow: Box<dyn Follow + 'f>,
-    /// Whether everything was read in time.
-    in_time: bool,
-    stop: bool,
+    follow: Mutex<Box<dyn Follow + 'f>>,
+    /// Whether something was not read in time.
+    late: AtomicBool,
+    stop: AtomicBool,
+    /// The allocator's frontier, and the bytes that are kept, as of the last look.
+    frontier: AtomicU64,
+    kept: AtomicUsize,
 }
 
-impl Shared<'_> {
-    fn poll(&mut self) -> Result<bool> {
-        self.in_time = self.in_time && self.follow.poll()? && self.follow.kept() < KEPT_MAX;
-        Ok(self.in_time)
+impl<'f> Shared<'f> {
+    fn of(follow: Box<dyn Follow + 'f>) -> Shared<'f> {
+        let frontier = AtomicU64::new(follow.frontier());
+        Shared {
+            follow: Mutex::new(follow),
+            late: AtomicBool::default(),
+            stop: AtomicBool::default(),
+            frontier,
+            kept: AtomicUsize::new(0),
+        }
+    }
+
+    /// Looks at the log. How long it may be left alone now; `None` if something was not read in time.
+    fn poll(&self) -> Result<Option<Duration>> {
+        let mut follow = self.follow.lock();
+        let in_time = follow.poll()? && follow.kept() < KEPT_MAX;
+        self.frontier.store(follow.frontier(), Relaxed);
+        self.kept.store(follow.kept(), Relaxed);
+        self.late.store(!in_time, Relaxed);
+        Ok(in_time.then(|| follow.pause()))
     }
 }
 
@@ -161,40 +184,36 @@ fn attempt(from: &dyn Medium, to: &dyn Medium, is_still: bool, progress: &mut dy
         },
     };
     let copy = to.create(names::IMAGE, image.len(), Allocation::Sparse)?;
-    let shared = Mutex::new(Shared { follow, in_time: true, stop: false });
+    let shared = Shared::of(follow);
     let mut later = Overlay::new(sb.heap_len);
     let cloned = std::thread::scope(|scope| {
         let following = scope.spawn(|| keep_following(&shared));
         let copied = copy_image(&*image, &*copy, &sb, &shared, &mut later, progress);
-        shared.lock().stop = true;
+        shared.stop.store(true, Relaxed);
         following.join().expect("following does not panic")?;
         copied
     })?;
-    let mut shared = shared.into_inner();
-    let in_time = shared.in_time && shared.follow.finish()?;
+    let (mut follow, is_late) = (shared.follow.into_inner(), shared.late.into_inner());
+    let in_time = !is_late && follow.finish(&*copy)?;
     // The log was that of one opening: a new one has another stamp, and so has a closed pool.
     let is_same = describe::superblock_beside_owner(from, None)?.stamp == sb.stamp;
     if !in_time || !is_same {
         log::debug!("{}: attempt given up; all was read: {in_time}, the pool stayed open: {is_same}", from.location());
         return Ok(None);
     }
-    shared.follow.take()?.lay(&*copy, sb.heap_len, &mut later)?;
-    finish_copy(to, &*copy, sb, &*shared.follow)?;
+    follow.take()?.lay(&*copy, sb.heap_len, &mut later)?;
+    finish_copy(to, &*copy, sb, &*follow)?;
     Ok(Some(cloned))
 }
 
 /// Looks at the log now and then, until told to stop.
-fn keep_following(shared: &Mutex<Shared<'_>>) -> Result<()> {
-    loop {
-        let pause = {
-            let mut shared = shared.lock();
-            if shared.stop || !shared.poll()? {
-                return Ok(());
-            }
-            shared.follow.pause()
-        };
+fn keep_following(shared: &Shared<'_>) -> Result<()> {
+    while !shared.stop.load(Relaxed)
+        && let Some(pause) = shared.poll()?
+    {
         std::thread::sleep(pause);
     }
+    Ok(())
 }
 
 /// Copies the image up to the frontier, which may rise on the way. Gives whether the file system cloned it.
@@ -202,7 +221,7 @@ fn copy_image(
     image: &dyn Region,
     copy: &dyn Region,
     sb: &Superblock,
-    shared: &Mutex<Shared<'_>>,
+    shared: &Shared<'_>,
     later: &mut Overlay,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool> {
@@ -217,8 +236,8 @@ fn copy_image(
     let mut bytes = vec![0; PIECE as usize];
     let mut off = 0;
     loop {
-        let end = shared.lock().follow.frontier().max(headers).min(sb.heap_len);
-        if off >= end || !shared.lock().in_time {
+        let end = shared.frontier.load(Relaxed).max(headers).min(sb.heap_len);
+        if off >= end || shared.late.load(Relaxed) {
             return Ok(false);
         }
         progress(off, end);
@@ -229,11 +248,12 @@ fn copy_image(
             copy.stream(at, block)?;
         }
         off += piece.len() as u64;
-        let read = {
-            let mut shared = shared.lock();
-            (shared.follow.kept() > KEPT).then(|| shared.follow.take()).transpose()?
-        };
-        if let Some(read) = read {
+        if shared.kept.load(Relaxed) > KEPT {
+            let read = {
+                let mut follow = shared.follow.lock();
+                shared.kept.store(0, Relaxed);
+                follow.take()?
+            };
             read.lay(copy, off, later)?;
         }
     }

@@ -152,7 +152,7 @@ impl Follow for Ring<'_> {
         }
     }
 
-    fn finish(&mut self) -> Result<bool> {
+    fn finish(&mut self, _: &dyn Region) -> Result<bool> {
         // Lines are written into the image only after their commit record.
         loop {
             if !self.poll()? {

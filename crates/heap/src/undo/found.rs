@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
-use towa_media::{LINE, Region, files};
+use towa_media::{LINE, Region, Watched, files};
 
 use super::{
-    BLOCK, Block, GROUP, HEAD_COPY, HEADS_LEN, Head, Span, UNIT, UNITS, blocks, entry_sum, keeper_of, seal, seed, taken_word,
+    BLOCK, Block, GROUP, HEAD_COPY, HEADS_LEN, Head, KEPT, Span, UNIT, UNITS, blocks, entry_sum, keeper_of, kept_check, seal, seed,
+    taken_word,
 };
 use crate::Result;
 use crate::alloc::{self, CHUNK};
@@ -54,6 +55,14 @@ pub(crate) fn newest_head(region: &dyn Region, sb: &Superblock) -> Result<std::r
         )));
     }
     Ok(Ok(newest))
+}
+
+/// The epoch from which on all entries are kept; `None`: the owner, whose stamp the superblock has, does not say so, or does just now.
+pub(crate) fn kept_from(region: &dyn Region, sb: &Superblock) -> Result<Option<u64>> {
+    let mut kept = [0u64; 2];
+    region.read(KEPT, bytemuck::bytes_of_mut(&mut kept))?;
+    let [epoch, check] = kept;
+    Ok((check == kept_check(seed(sb), sb.stamp, epoch)).then_some(epoch))
 }
 
 /// What an undo log holds.
@@ -222,6 +231,67 @@ fn visit(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, &[Block
     Ok(())
 }
 
+/// An undo log that its owner writes meanwhile.
+#[derive(Debug)]
+pub(crate) struct Owned<'r> {
+    region: &'r dyn Region,
+    /// Its bytes. A log has tens of thousands of blocks, and a call for each header would take longer than an epoch.
+    bytes: Option<Watched>,
+}
+
+impl<'r> Owned<'r> {
+    /// The log in `region`.
+    pub fn of(region: &'r dyn Region) -> Result<Owned<'r>> {
+        Ok(Owned { region, bytes: Watched::of(region)? })
+    }
+
+    fn read(&self, off: u64, into: &mut [u8]) -> Result<()> {
+        match &self.bytes {
+            Some(bytes) => bytes.read(off, into),
+            None => self.region.read(off, into)?,
+        }
+        Ok(())
+    }
+
+    fn block(&self, number: u64) -> Result<Block> {
+        let (mut block, off) = (bytemuck::Zeroable::zeroed(), HEADS_LEN + number * BLOCK as u64);
+        // How much is used first: what it speaks of was there before.
+        let (header, rest) = bytemuck::bytes_of_mut::<Block>(&mut block).split_at_mut(LINE);
+        self.read(off, header)?;
+        self.read(off + LINE as u64, rest)?;
+        Ok(block)
+    }
+
+    /// Calls `each` with number, epoch and used units of all blocks that epochs from `from` on took. One that a thread is taking just now has no
+    /// entries, and is left out.
+    fn headers(&self, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, (u64, usize)) -> Result<()>) -> Result<()> {
+        let ((nominal, total), seed) = (blocks(sb), seed(sb));
+        let mut number = 0;
+        while number < total {
+            if number >= nominal && number.is_multiple_of(GROUP) {
+                // Reading a hole would fill it.
+                match next_written(self.region, number) {
+                    Some(next) => number = number.max(next),
+                    None => break,
+                }
+                if number >= total {
+                    break;
+                }
+            }
+            let mut header = [0u64; 2];
+            self.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut(&mut header))?;
+            // Most are of epochs that were: their checks would take longer than all else.
+            if header[0] >= from
+                && let Some(used) = whole_used((header[0], header[1]), number, seed)
+            {
+                each(number, (header[0], used))?;
+            }
+            number += 1;
+        }
+        Ok(())
+    }
+}
+
 /// Which entries of an undo log a backup has seen, while the owner writes beside it.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -231,18 +301,18 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Calls `each` with epoch and lines of the entries that were added since the last call, of epochs from `from` on.
-    pub fn look(&mut self, region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, Range<u64>)) -> Result<()> {
+    pub fn look(&mut self, log: &Owned<'_>, sb: &Superblock, from: u64, each: &mut dyn FnMut(u64, Range<u64>)) -> Result<()> {
         let seed = seed(sb);
-        headers(region, sb, &mut |number, (epoch, used)| {
+        log.headers(sb, from, &mut |number, (epoch, used)| {
             if self.blocks.len() <= number as usize {
                 self.blocks.resize(number as usize + 1, (0, 0));
             }
             let (known_epoch, known) = self.blocks[number as usize];
             let known = if known_epoch == epoch { known } else { 0 };
-            if epoch < from || used <= known {
+            if used <= known {
                 return Ok(());
             }
-            let block = read_block(region, number)?;
+            let block = log.block(number)?;
             // It was taken by another epoch since its header was read: the next look sees that.
             if block.epoch == epoch {
                 let new = whole_entries(&block, number, seed, sb).filter(|entry| entry.end > known);
@@ -263,14 +333,12 @@ pub(crate) struct Before<'b> {
 }
 
 /// Calls `each` with all entries that there are now of epochs from `from` on, while the owner writes beside it.
-pub(crate) fn entries_from(region: &dyn Region, sb: &Superblock, from: u64, each: &mut dyn FnMut(Before<'_>)) -> Result<()> {
+pub(crate) fn entries_from(log: &Owned<'_>, sb: &Superblock, from: u64, each: &mut dyn FnMut(Before<'_>)) -> Result<()> {
     let seed = seed(sb);
-    headers(region, sb, &mut |number, (epoch, _)| {
-        if epoch >= from {
-            let block = read_block(region, number)?;
-            for Entry { span, lines, .. } in whole_entries(&block, number, seed, sb) {
-                each(Before { epoch: block.epoch, first: span.first, lines, blank: span.blank });
-            }
+    log.headers(sb, from, &mut |number, _| {
+        let block = log.block(number)?;
+        for Entry { span, lines, .. } in whole_entries(&block, number, seed, sb) {
+            each(Before { epoch: block.epoch, first: span.first, lines, blank: span.blank });
         }
         Ok(())
     })
@@ -279,43 +347,11 @@ pub(crate) fn entries_from(region: &dyn Region, sb: &Superblock, from: u64, each
 /// Bytes of the blocks of epochs after `epoch`, while the owner writes beside it.
 pub(crate) fn bytes_after(region: &dyn Region, sb: &Superblock, epoch: u64) -> Result<u64> {
     let mut blocks = 0;
-    headers(region, sb, &mut |_, (of, used)| {
-        blocks += u64::from(of > epoch && used > 0);
+    Owned::of(region)?.headers(sb, epoch + 1, &mut |_, (_, used)| {
+        blocks += u64::from(used > 0);
         Ok(())
     })?;
     Ok(blocks * BLOCK as u64)
-}
-
-/// Calls `each` with number, epoch and used units of all blocks that were ever taken. One that a thread is taking just now has no entries, and is
-/// left out.
-fn headers(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, (u64, usize)) -> Result<()>) -> Result<()> {
-    let ((nominal, total), seed) = (blocks(sb), seed(sb));
-    let mut number = 0;
-    while number < total {
-        if number >= nominal && number.is_multiple_of(GROUP) {
-            // Reading a hole would fill it.
-            match next_written(region, number) {
-                Some(next) => number = number.max(next),
-                None => break,
-            }
-            if number >= total {
-                break;
-            }
-        }
-        let mut header = [0u64; 2];
-        region.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut(&mut header))?;
-        if let Some(used) = whole_used((header[0], header[1]), number, seed) {
-            each(number, (header[0], used))?;
-        }
-        number += 1;
-    }
-    Ok(())
-}
-
-fn read_block(region: &dyn Region, number: u64) -> Result<Block> {
-    let mut block = bytemuck::Zeroable::zeroed();
-    region.read(HEADS_LEN + number * BLOCK as u64, bytemuck::bytes_of_mut::<Block>(&mut block))?;
-    Ok(block)
 }
 
 /// Those entries of a block whose checks fit.

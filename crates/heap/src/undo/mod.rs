@@ -10,6 +10,7 @@
 //!       ▼
 //!   file `log`:   | head | its copy |   block | block | block | ...
 //!   head  (a page each):               epoch, frontier, check          the newer whole one names the durable epoch
+//!   kept  (in the first head's page):  epoch, check                    for a backup: entries from this epoch on are whole
 //!   block (2048 bytes):                epoch, how much is used | entries | the word of the block two places off
 //!   entry (16 bytes, 64 for each line): span: the first line's index, how many lines, how many blank ones behind them;
 //!                                      check; the lines' bytes
@@ -36,15 +37,17 @@
 //! | the program overwrites the lines | they are undone, and the blank ones become zeros: the block is free, or lost and says so |
 //! | *all transactions of epoch e have ended*: the head is written | whole: e is durable, its entries and those before are nothing any more. In part: the copy says that e - 1 is durable |
 //! | the copy of the head is written | e is durable, and says so in two pages. In part: the head counts |
-//! | the blocks of e - 1 are free for other epochs | they were nothing before |
+//! | the blocks of e - 1 are kept, and free for other epochs later | they were nothing before |
 //! | *recovery*: the old lines are written into the image | log and head are as they were: all is done again |
 //! | the new stamps are written | the same; the superblock accepts both (`stamp.rs`) |
 //! | the copy of the head is made like the head | the same. Needed, as the next step may leave only the copy |
 //! | the head is written, of an epoch beyond those of all blocks, and its copy | the image is whole, and no block counts any more. In part: the copy says the recovered epoch |
 //! | the superblock gets the new generation | the pool is open; nothing was changed yet |
 //!
-//! Blocks of the durable epoch stay as they are until the next one is durable: a backup that looks now and then finds
-//! each epoch's entries whole (`backup/undo.rs`).
+//! Blocks of the durable epoch stay as they are until the next one is durable, and those of epochs before as long as a quarter of the log
+//! holds them and no other is free. A backup that looks now and then finds each epoch's entries whole (`backup/undo.rs`): *kept* tells it
+//! whether it came in time. That is written before a block of the epochs before it is taken. No recovery reads it, and no other
+//! process believes that of an opening before.
 //!
 //! **Damage** in one page is noticed or does no harm. The head has its copy, and an epoch is called durable only when both say
 //! so: a page that is lost takes no epoch with it. Each block that counts has its word in another page: a block that is
@@ -62,6 +65,7 @@
 
 mod found;
 
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
@@ -73,10 +77,14 @@ use towa_media::{LINE, Mapping, Region};
 use crate::Result;
 use crate::checksum::checksum;
 use crate::superblock::Superblock;
-pub(crate) use found::{Before, Found, Seen, bytes_after, entries_from, newest_head};
+pub(crate) use found::{Before, Found, Owned, Seen, bytes_after, entries_from, kept_from, newest_head};
 
 /// Where the copy of the head is: in a page of its own.
 const HEAD_COPY: u64 = 4096;
+/// Where it says from which epoch on entries are kept: two words, the epoch and its [check](kept_check).
+const KEPT: u64 = 64;
+/// Which part of the log's blocks is kept for backups at most, while no other is free: one of so many.
+const KEPT_SHARE: u32 = 4;
 /// Bytes of the head and its copy.
 pub(crate) const HEADS_LEN: u64 = 2 * HEAD_COPY;
 /// Bytes of a block.
@@ -155,6 +163,11 @@ pub(crate) fn whole_groups(len: u64) -> u64 {
 fn blocks(sb: &Superblock) -> (u64, u64) {
     let nominal = sb.ring_len / BLOCK as u64;
     (nominal, (nominal + (sb.heap_len / LINE as u64).div_ceil(LINES_MIN) + 1024).next_multiple_of(GROUP))
+}
+
+/// The check of what an owner, whose stamp that is, says of the entries that it keeps.
+fn kept_check(seed: u64, stamp: u64, epoch: u64) -> u64 {
+    checksum(seed ^ stamp, bytemuck::bytes_of(&epoch))
 }
 
 /// Where the word of block `number` is: in the block two places off, which is in the group's other page.
@@ -270,6 +283,17 @@ impl Cursor {
     }
 }
 
+/// The blocks of no epoch that counts.
+#[derive(Debug)]
+struct Free {
+    /// Which may be taken.
+    blocks: Vec<u32>,
+    /// Those of durable epochs, oldest first, whose entries a backup may still want to see.
+    kept: VecDeque<(u64, Vec<u32>)>,
+    /// How many are kept.
+    count: usize,
+}
+
 /// The undo log of an open heap.
 #[derive(Debug)]
 pub struct Undo {
@@ -278,10 +302,11 @@ pub struct Undo {
     /// What `bytes` is where the region has no memory of its own.
     _private: Option<Mapping>,
     seed: u64,
+    stamp: u64,
     /// Blocks of the nominal length, and of the file.
     nominal: u32,
     total: u32,
-    free: Mutex<Vec<u32>>,
+    free: Mutex<Free>,
     /// Blocks of an epoch, by its remainder; that of the newest durable epoch and of two after it.
     taken: [Mutex<Vec<u32>>; 3],
     /// How many blocks are taken.
@@ -312,20 +337,23 @@ impl Undo {
             }
         };
         let (nominal, total) = (nominal as u32, total as u32);
-        Ok(Undo {
+        let undo = Undo {
             bytes,
             _private: private,
             seed: seed(sb),
+            stamp: sb.stamp,
             nominal,
             total,
-            free: Mutex::new((0..nominal).rev().collect()),
+            free: Mutex::new(Free { blocks: (0..nominal).rev().collect(), kept: VecDeque::new(), count: 0 }),
             taken: Default::default(),
             in_use: AtomicU32::new(0),
             beyond: AtomicU32::new(nominal),
             durable: AtomicU64::new(head.epoch),
             frontier: AtomicU64::new(head.frontier),
             region,
-        })
+        };
+        undo.keep_from(head.epoch + 1);
+        Ok(undo)
     }
 
     pub(crate) fn region(&self) -> &dyn Region {
@@ -433,8 +461,9 @@ impl Undo {
         let at_once = if self.in_use.load(Relaxed) <= self.nominal / 4 { TAKEN_AT_ONCE } else { 1 };
         {
             let mut free = self.free.lock();
-            let left = free.len().saturating_sub(at_once);
-            more.extend(free.drain(left..));
+            while free.blocks.is_empty() && self.release_oldest(&mut free) {}
+            let left = free.blocks.len().saturating_sub(at_once);
+            more.extend(free.blocks.drain(left..));
         }
         if more.is_empty() {
             more.push(self.block_beyond());
@@ -442,6 +471,26 @@ impl Undo {
         self.in_use.fetch_add(more.len() as u32, Relaxed);
         self.taken[(epoch % 3) as usize].lock().extend(&*more);
         more.pop().expect("there is one at least")
+    }
+
+    /// Lets the blocks of the oldest epoch that are kept be taken; `false` if there are none.
+    fn release_oldest(&self, free: &mut Free) -> bool {
+        let Some((epoch, blocks)) = free.kept.pop_front() else { return false };
+        self.keep_from(epoch + 1);
+        free.count -= blocks.len();
+        free.blocks.extend(blocks);
+        true
+    }
+
+    /// Tells backups that entries of `epoch`, and of later ones, are kept, but no others: before a block of those is taken.
+    fn keep_from(&self, epoch: u64) {
+        let check = kept_check(self.seed, self.stamp, epoch);
+        for (at, word) in [(KEPT, epoch), (KEPT + 8, check)] {
+            // SAFETY: in the first page of the mapping, behind the head; aligned. Another process may look.
+            unsafe { AtomicU64::from_ptr(self.bytes.cast::<u8>().as_ptr().add(at as usize).cast()).store(word, Release) };
+        }
+        // The blocks are written behind it.
+        fence(Release);
     }
 
     /// A block beyond the nominal length. Without one the lines that are to be changed could not be undone: then the process ends here,
@@ -471,7 +520,12 @@ impl Undo {
         self.durable.store(epoch, Release);
         let former = std::mem::take(&mut *self.taken[((epoch + 2) % 3) as usize].lock());
         self.in_use.fetch_sub(former.len() as u32, Relaxed);
-        self.free.lock().extend(former);
+        let mut free = self.free.lock();
+        if !former.is_empty() {
+            free.count += former.len();
+            free.kept.push_back((epoch - 1, former));
+        }
+        while free.count > (self.nominal / KEPT_SHARE) as usize && self.release_oldest(&mut free) {}
         Ok(())
     }
 }
