@@ -1,4 +1,4 @@
-//! The bytes of a file that another process writes meanwhile.
+//! The bytes of a file, read while another process writes them.
 
 use std::fs::File;
 use std::ops::Range;

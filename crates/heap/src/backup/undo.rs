@@ -153,7 +153,7 @@ impl<'f> UndoFollower<'f> {
         })
     }
 
-    /// Waits, not for long, until another epoch is durable, and looks at the log meanwhile. `false`: a look came too late.
+    /// Waits until another epoch is durable, for [`EPOCH`] at most. It looks at the log while it waits. `false`: a look came too late.
     fn wait_for_next_epoch(&mut self) -> Result<bool> {
         let begin = Instant::now();
         let epoch = head(&self.pool, self.heads, &self.sb)?.epoch;
@@ -184,7 +184,7 @@ impl<'f> UndoFollower<'f> {
         Ok(durable == self.head.epoch + 1 && head(&self.pool, self.heads, &self.sb)?.epoch == durable)
     }
 
-    /// Reads the lines that durable epochs changed, and looks at the log meanwhile. `false`: a look came too late.
+    /// Reads the lines that durable epochs changed. It looks at the log between two pieces. `false`: a look came too late.
     fn read_changed(&mut self, copy: &dyn Region) -> Result<bool> {
         for row in self.changed.take() {
             for first in row.clone().step_by(PIECE as usize) {
@@ -228,7 +228,7 @@ impl<'f> UndoFollower<'f> {
                     epoch.add(first, lines);
                     is_whole &= epoch.add_blank(first + (len / LINE) as u64, blank);
                 }
-                // There are no more than two, unless the head went on meanwhile.
+                // The durable epoch is still the same, so at most two epochs follow it.
                 None => is_whole = false,
             }
         }

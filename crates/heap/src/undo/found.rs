@@ -231,7 +231,7 @@ fn visit(region: &dyn Region, sb: &Superblock, each: &mut dyn FnMut(u64, &[Block
     Ok(())
 }
 
-/// An undo log that its owner writes meanwhile.
+/// An undo log whose owner may write to it at any time.
 #[derive(Debug)]
 pub(crate) struct Owned<'r> {
     region: &'r dyn Region,

@@ -106,8 +106,13 @@ impl<S: Transport> Clients<S> {
 
     /// Serves one connection. While others wait for log space, it may not begin a transaction before them.
     pub fn turn(&mut self, key: Key) {
+        self.turn_behind_queue(key, Connection::turn);
+    }
+
+    /// Serves one connection by `act`, which may not begin a transaction while others wait for log space.
+    fn turn_behind_queue(&mut self, key: Key, act: impl FnOnce(&mut Connection<S>, &mut Loan<'_>) -> Fate) {
         self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
-        self.turn_by(key, Connection::turn);
+        self.turn_by(key, act);
     }
 
     /// Serves one connection by `act`. A panic in there costs that connection alone.
@@ -213,8 +218,7 @@ impl<S: Transport> Clients<S> {
                 if is_refused {
                     self.refused = Some(Instant::now());
                 }
-                self.store.allow(if self.queue.is_empty() { UNLIMITED } else { 0 });
-                self.turn_by(key, |connection, loan| connection.go_on_receiving(loan, is_refused));
+                self.turn_behind_queue(key, |connection, loan| connection.go_on_receiving(loan, is_refused));
             }
             self.starving.pop_front();
             // Another worker took the memory in that moment: it stays the first.

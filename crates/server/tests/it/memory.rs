@@ -221,7 +221,7 @@ fn requests_stand_still_while_memory_is_short_and_go_on_in_turn() {
     served.clients.go_on_with_starving();
     assert_eq!((first.got(), second.got()), (String::new(), String::new()));
     assert_eq!(served.say(&reader, b"set b 0 0 1\r\nb\r\nget b\r\n"), "STORED\r\nVALUE b 0 1\r\nb\r\nEND\r\n");
-    // What it is sent meanwhile stays with the kernel.
+    // The kernel keeps what clients send while their requests stand still.
     let rest = format!("{}\r\n", "v".repeat(10_000));
     for link in [&second, &first] {
         assert_eq!(served.say(link, rest.as_bytes()), "");
