@@ -235,16 +235,17 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     })
 }
 
-/// An address between 16 and 48 TiB, where neither the loader nor mmap's own choices lie, different for most pools so that
-/// several can be open in one process, and free in this one: another pool, or a sanitizer's shadow (AddressSanitizer's ends 2 GiB
-/// above 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their
-/// memory.
+/// An address between 16 and 48 TiB, where neither the loader nor mmap's own choices lie, a multiple of a step that the heap and
+/// something behind it fit into (1 GiB at least), different for most pools so that several can be open in one process: of two that hold less than 1 GiB, one in
+/// 32,768 pairs would meet. It is free in this process: another pool, or a sanitizer's shadow (AddressSanitizer's ends 2 GiB above
+/// 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their memory.
 fn pick_base(uuid: u128, heap_len: u64) -> u64 {
-    let (first, step, end) = match sanitizer::fixed_end() {
-        None => (16 << 40, 64 << 30, None),
-        Some(end) => (64 << 30, 8 << 30, Some(end as u64)),
+    let step = (heap_len + CHUNK).next_power_of_two().max(1 << 30);
+    let (first, end) = match sanitizer::fixed_end() {
+        None => (16 << 40, 48 << 40),
+        Some(end) => (64 << 30, end as u64),
     };
-    let slots = end.map_or(512, |end| end.saturating_sub(first + heap_len) / step + 1);
+    let slots = (end.saturating_sub(first) / step).max(1);
     let slot = |i: u128| first + (uuid.wrapping_add(i) % u128::from(slots)) as u64 * step;
     let is_free = |base: &u64| Mapping::anonymous(Some(*base as usize), heap_len as usize, false).is_ok();
     // If all that are tried are taken, mapping the first says so.

@@ -117,7 +117,14 @@ impl Followed {
                 let entry = &entries[((page - mapping.pages.start) * 8) as usize..][..8];
                 let entry = u64::from_ne_bytes(entry.try_into().unwrap());
                 let at = format!("page {page:x} of {mapping:x?} (pagemap {entry:x})");
-                match (mem.read_at(&mut truth, page * PAGE), self.copy.0.get(&page)) {
+                let read = mem.read_at(&mut truth, page * PAGE);
+                if kind == Kept::OwnCopies && is_the_files_and_armed(mapping, page, entry, &truth) {
+                    println!(
+                        "{at}: its thread was stopped between the two faults of a write, which the tracker does not see (see there)"
+                    );
+                    continue;
+                }
+                match (read, self.copy.0.get(&page)) {
                     (Ok(4096), Some(copy)) => assert!(*copy == truth, "{at}: {:?} {:?}", sample(copy), sample(&truth)),
                     (Ok(4096), None) => assert!(
                         truth.iter().all(|byte| *byte == 0) && kind != Kept::OwnCopies,
@@ -133,6 +140,15 @@ impl Followed {
         assert!(foreign.is_empty(), "in the copy, and not mapped: {foreign:x?}");
         assert_eq!(self.tracker.content().count(), self.copy.0.len() as u64, "what the tracker says the copy holds");
     }
+}
+
+/// Whether a page of the target's own in a mapping of its file holds what the file does, and is armed: the one change that the tracker
+/// says it does not see. The file holds the numbers from 0 on.
+fn is_the_files_and_armed(mapping: &Mapping, page: u64, entry: u64, bytes: &[u8]) -> bool {
+    const ARMED: u64 = 1 << 57;
+    let first = (mapping.offset + (page - mapping.pages.start) * PAGE) / 4;
+    let of_file = bytes.chunks(4).zip(first..).all(|(found, number)| found == (number as u32).to_ne_bytes());
+    mapping.name.contains("memfd:content") && entry & ARMED != 0 && of_file
 }
 
 fn sample(bytes: &[u8]) -> Vec<(usize, u8)> {

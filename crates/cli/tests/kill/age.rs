@@ -7,7 +7,9 @@
 //!
 //! So nothing lost is older than the interval (or the checkpoint before it, where that took longer) and the checkpoint that the kill
 //! cut short. Both are measured: checkpoints that ended by the server's own `checkpoint_us_max`, the one under way by when its epoch
-//! was first seen. To that comes what the machine keeps everybody waiting, measured by a thread that does nothing but sleep.
+//! was first seen. To that comes what the machine keeps everybody waiting, measured by a thread that does nothing but sleep. A persister
+//! that has used its share of a busy machine may wait longer than that thread now and then: of twenty kills one may lose something older
+//! than this bound, and none something that is half a second older.
 
 use std::time::{Duration, Instant};
 
