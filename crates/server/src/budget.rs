@@ -74,14 +74,13 @@ impl Share {
     /// Becomes `bytes`, whatever the limit is: the caller has made sure that there is memory for them.
     #[inline]
     pub fn become_of(&mut self, of: &Arc<Budget>, bytes: u64) {
-        if bytes == self.bytes {
-            return;
+        // The difference alone: what it keeps is never free for others.
+        match bytes.checked_sub(self.bytes) {
+            Some(0) => return,
+            Some(more) => drop(of.held.fetch_add(more, Relaxed)),
+            None => drop(of.held.fetch_sub(self.bytes - bytes, Relaxed)),
         }
-        self.release();
-        if bytes > 0 {
-            of.held.fetch_add(bytes, Relaxed);
-            (self.of, self.bytes) = (Some(Arc::clone(of)), bytes);
-        }
+        (self.of, self.bytes) = ((bytes > 0).then(|| Arc::clone(of)), bytes);
     }
 
     /// Gives it back.

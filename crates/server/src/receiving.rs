@@ -9,15 +9,18 @@
 //!          └─ turns: what each worker reads between a look at the budget and the next
 //! ```
 //!
-//! Where little of the budget is left, a worker [reads](Receiving::most_beyond) no more than [`KEEP`] bytes beyond what a share covers. A
-//! request that needs a share and gets none stands still: nothing more of it is read. Those that stand still get memory in the order in
-//! which they came. One that has got none for [`PATIENCE_S`] is refused, one at a time, as each gives back what it holds: a value is then
+//! Where little of the budget is left, or some request stands still, memory is short: a worker [reads](Receiving::most_beyond) no more than
+//! [`KEEP`] bytes beyond what a share covers. A request that needs a share and gets none stands still: nothing more of it is read. Those of
+//! a worker that stand still get memory in the order in which they came; what is free, a request that comes meanwhile may take, if that
+//! is enough for it. One that has got none for [`PATIENCE_S`] is refused, one at a time where that gives memory back: a value is then
 //! skipped as it comes, a longer line ends the connection. So nothing is kept for which there is no memory.
 //!
-//! Requests that arrive slowly keep the others waiting, so while memory is short each has to [arrive within](Receiving::least_per_second)
-//! a time that does not depend on its size.
+//! Requests that arrive slowly keep the others waiting, so while memory is short each that has a share has to
+//! [arrive within](Receiving::least_per_second) a time that does not depend on its size, counted from its beginning. So does a client have
+//! to [take its answers](WAITS_S) that has sent much behind what it has not read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::budget::{Budget, Share};
 
@@ -25,6 +28,8 @@ use crate::budget::{Budget, Share};
 pub const PATIENCE_S: u64 = 1;
 /// In how many seconds, at the pace at which it comes, a request has to be there while memory is short, after those of patience.
 const ARRIVES_WITHIN_S: u64 = 16;
+/// How long, in seconds, requests may wait while memory is short for their client to take the answers before them.
+pub const WAITS_S: u64 = PATIENCE_S + ARRIVES_WITHIN_S;
 /// Bytes of a request that has begun, which are not counted; and bytes that are read behind those while memory is short.
 pub const KEEP: usize = 4096;
 /// The most that a worker reads beyond what shares allow: what comes with a request of those behind it.
@@ -47,13 +52,30 @@ pub struct Receiving {
     /// Their memory.
     pub budget: Arc<Budget>,
     turns: u64,
+    standing: Arc<AtomicUsize>,
+}
+
+/// A request that stands still, for as long as this lives.
+#[derive(Debug)]
+pub struct Standing(Arc<AtomicUsize>);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Receiving {
     /// For a server of `memory_limit` bytes of items with so many workers.
     pub fn new(memory_limit: u64, item_size_max: u64, workers: usize) -> Receiving {
         let turns = turns(workers);
-        Receiving { budget: Budget::new(limit(memory_limit, item_size_max, workers) - turns), turns }
+        Receiving { budget: Budget::new(limit(memory_limit, item_size_max, workers) - turns), turns, standing: Arc::default() }
+    }
+
+    /// A request stands still from now on.
+    pub fn stand_still(&self) -> Standing {
+        self.standing.fetch_add(1, Relaxed);
+        Standing(Arc::clone(&self.standing))
     }
 
     /// The most bytes that a worker may read beyond what a share covers.
@@ -62,10 +84,10 @@ impl Receiving {
         if self.is_short() { KEEP } else { READ }
     }
 
-    /// Whether little is left: less than the workers may read before they look again.
+    /// Whether memory is short: less is left than the workers may read before they look again, or than some request lacks.
     #[inline]
     pub fn is_short(&self) -> bool {
-        self.budget.left() < self.turns
+        self.budget.left() < self.turns || self.standing.load(Relaxed) > 0
     }
 
     /// Takes a share for a request of `len` bytes, of which `there` have arrived. Where there is no room for that: the bytes that it
@@ -99,6 +121,11 @@ mod tests {
         assert!(!all.is_short() && all.hold(&mut one, 500_000, 1 << 20).is_ok() && all.is_short());
         assert_eq!(all.hold(&mut two, 500_000, 1 << 20), Err(1_000_000 - two.bytes()));
         one.release();
+        assert!(!all.is_short());
+        let standing = all.stand_still();
+        assert!(all.is_short(), "whatever is left, it is less than somebody lacks");
+        drop(standing);
+        assert!(!all.is_short());
         assert_eq!(all.hold(&mut two, 500_000, 1 << 20), Ok(()));
         drop(two);
         assert_eq!(all.budget.held(), 0);

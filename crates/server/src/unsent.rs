@@ -3,15 +3,16 @@
 //! What must always hold: the sum of all connections' unsent answers stays within [`limit`]:
 //!
 //! ```text
-//!   limit ─┬─ budget: a share for each connection, which is what its socket did not take
+//!   limit ─┬─ budgets, one for each worker: a share for each connection, which is what its socket did not take
 //!          └─ turns: what each worker answers before it has sent, and counted, what is left
 //! ```
 //!
 //! Each connection is served at any time: what a turn answers is in the second part. If output is left after the turn, the connection's
-//! share becomes that; if the budget has no room for it, the worker closes its connection with the most unsent output (this one, it may
-//! be) until there is room. So clients that read their answers never wait for those that do not, and the largest holders go first. A
-//! session [answers less](Unsent::enough) before it sends where its client reads slowly, and while more than half of the budget is
-//! held: so a client that reads, if slowly, holds little, and is not the largest.
+//! share becomes that; if the worker's budget has no room for it, the worker closes its connection with the most unsent output (this one,
+//! it may be) until there is room. So clients that read their answers never wait for those that do not, and the largest holders go first.
+//! A session [answers less](enough) before it sends where its client reads slowly, and while more than half of the budget is
+//! held: so a client that reads, if slowly, holds little, and is not the largest. A worker closes only its own connections, so each has
+//! a budget of its own: the clients of one worker that do not read never cost a client of another its connection.
 
 use std::sync::Arc;
 
@@ -47,22 +48,33 @@ fn turns(item_size_max: u64, workers: usize) -> u64 {
 /// The unsent answers of all connections.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Their memory, but for that of turns that are not over.
-    pub budget: Arc<Budget>,
+    /// Their memory by workers, but for that of turns that are not over.
+    budgets: Vec<Arc<Budget>>,
 }
 
 impl Unsent {
     /// For a server of `memory_limit` bytes of items with so many workers.
     pub fn new(memory_limit: u64, item_size_max: u64, workers: usize) -> Unsent {
         let limit = limit(memory_limit, item_size_max, workers);
-        Unsent { budget: Budget::new(limit - turns(item_size_max, workers)) }
+        let each = (limit - turns(item_size_max, workers)) / workers as u64;
+        Unsent { budgets: (0..workers).map(|_| Budget::new(each)).collect() }
     }
 
-    /// Output at which a session lets the network drain it before it goes on.
-    #[inline]
-    pub fn enough(&self, is_read_slowly: bool) -> usize {
-        if is_read_slowly || self.budget.held() > self.budget.limit() / 2 { OUTPUT_LOW } else { OUTPUT_HIGH }
+    /// The memory for answers of a worker's connections.
+    pub fn of(&self, worker: usize) -> Arc<Budget> {
+        Arc::clone(&self.budgets[worker])
     }
+
+    /// Bytes of all of them.
+    pub fn held(&self) -> u64 {
+        self.budgets.iter().map(|budget| budget.held()).sum()
+    }
+}
+
+/// Output at which a session lets the network drain it before it goes on.
+#[inline]
+pub fn enough(budget: &Budget, is_read_slowly: bool) -> usize {
+    if is_read_slowly || budget.held() > budget.limit() / 2 { OUTPUT_LOW } else { OUTPUT_HIGH }
 }
 
 /// Room in `out` for `len` bytes more. Exactly that for a large value, so that the buffer does not double for it.

@@ -5,7 +5,7 @@ use crate::budget::Share;
 use crate::counters::Counter;
 use crate::protocol::{self, Limits, Request, Step, parse};
 use crate::server::Shared;
-use crate::store::{Failure, Store, Worker};
+use crate::store::{Failure, Store, TURN, Worker};
 
 /// Output at which a session lets the network drain it before it goes on; less while much is unsent (`unsent`).
 pub const OUTPUT_HIGH: usize = 256 * 1024;
@@ -30,7 +30,7 @@ pub enum Progress {
     /// The request that arrives lacks so many bytes of memory to be received in. None of it was taken: call again when there are as many, or
     /// after [`Session::lose_patience`].
     WantsMemory(u64),
-    /// The next request takes long, and was not taken: call again after others have had their turns.
+    /// What was done takes long, or what comes next does, which was not taken: call again after others have had their turns.
     Pause,
     /// Send what there is, then close.
     Close,
@@ -54,8 +54,6 @@ pub struct Session {
     started: bool,
     /// Output that is enough, in this batch.
     enough: usize,
-    /// The client did not take all of some batch's output at once.
-    is_read_slowly: bool,
     /// Bytes of an unwanted value still to come.
     swallow: u64,
     retrieval: Option<Retrieval>,
@@ -68,12 +66,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Notes whether the client has taken all of a batch's output at once. One that once has not gets less at a time from then on, and so
-    /// holds less.
-    pub fn note_reading(&mut self, all_at_once: bool) {
-        self.is_read_slowly |= !all_at_once;
-    }
-
     /// Refuses the request that arrives, unless there is memory for it now.
     pub fn lose_patience(&mut self) {
         self.has_no_patience = true;
@@ -84,11 +76,18 @@ impl Session {
         self.share.bytes()
     }
 
-    /// Takes `input`, appends replies to `out`. Gives how many bytes of the input are done with, and why it stopped; the rest comes
-    /// again, with more behind it, at the next call.
-    pub fn feed(&mut self, shared: &Shared, worker: &mut Worker, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
+    /// Takes `input`, appends replies to `out` until there are `enough` bytes of them. Gives how many bytes of the input are done with, and
+    /// why it stopped; the rest comes again, with more behind it, at the next call.
+    pub fn feed(
+        &mut self,
+        shared: &Shared,
+        worker: &mut Worker,
+        input: &[u8],
+        enough: usize,
+        out: &mut Vec<u8>,
+    ) -> (usize, Progress) {
         let mut written = self.written;
-        self.enough = shared.unsent.enough(self.is_read_slowly);
+        self.enough = enough;
         let result = worker.serve(&mut written, |worker| self.dialogue(shared, worker, input, out));
         self.written = written;
         result
@@ -102,6 +101,9 @@ impl Session {
             }
             if out.len() >= self.enough {
                 break Progress::Full;
+            }
+            if worker.has_worked_enough() {
+                break Progress::Pause;
             }
             if self.swallow > 0 {
                 let skipped = self.swallow.min((input.len() - done) as u64);
@@ -127,11 +129,12 @@ impl Session {
             match parse(rest, &shared.limits) {
                 Step::Incomplete(need) => {
                     let there = rest.len() as u64;
-                    let held = shared.receiving.hold(&mut self.share, there, there + need as u64);
-                    let is_refused = std::mem::take(&mut self.has_no_patience);
-                    match held {
-                        Ok(()) => break Progress::More(need),
-                        Err(lacking) if !is_refused => break Progress::WantsMemory(lacking),
+                    match shared.receiving.hold(&mut self.share, there, there + need as u64) {
+                        Ok(()) => {
+                            self.has_no_patience = false;
+                            break Progress::More(need);
+                        }
+                        Err(lacking) if !self.has_no_patience => break Progress::WantsMemory(lacking),
                         Err(_) => {}
                     }
                     let (skipped, progress) = self.refuse(shared, worker, rest, need, out);
@@ -195,7 +198,7 @@ impl Session {
             line(out, NO_MEMORY_TO_READ);
             return (0, Some(Progress::Close));
         };
-        // Values that wait for log space may hold all there is to receive others in.
+        // Values that wait for log space may hold all there is to receive others in. It stays without patience until it is answered.
         let size = there.len() + need;
         if !worker.thread.has_log_space(size) {
             return (0, Some(Progress::WantsLog(size)));
@@ -203,6 +206,7 @@ impl Session {
         if !storing::too_large(shared, worker, &request, false, out) {
             return (0, None);
         }
+        self.has_no_patience = false;
         self.share.release();
         self.swallow = swallow;
         (used, None)
@@ -213,7 +217,8 @@ impl Session {
         let (start, end) = retrieval.keys;
         let expires = retrieval.touch.map(|given| shared.clock.expiry(given, worker.now));
         for key in protocol::keys(&input[start..end]) {
-            if out.len() >= self.enough {
+            worker.works(0);
+            if out.len() >= self.enough || worker.has_worked_enough() {
                 retrieval.keys.0 = key.as_ptr() as usize - input.as_ptr() as usize;
                 self.retrieval = Some(retrieval);
                 return 0;
@@ -236,6 +241,7 @@ impl Session {
 
     /// Carries out a request. `Some` when the session has to pause or end.
     fn execute(&mut self, shared: &Shared, worker: &mut Worker, request: Request<'_>, out: &mut Vec<u8>) -> Option<Progress> {
+        worker.works(if takes_long(&request) { TURN } else { 0 });
         match request {
             Request::TooLarge { swallow, .. } => {
                 if storing::too_large(shared, worker, &request, true, out) {
@@ -295,6 +301,12 @@ impl Session {
     pub fn is_mid_request(&self, left_over: usize) -> bool {
         left_over > 0 || self.swallow > 0
     }
+}
+
+/// Whether a request may take as long as a whole turn does: it looks through tables or files, or takes all locks.
+fn takes_long(request: &Request<'_>) -> bool {
+    use Request::{Crawl, DebugTime, Durable, FlushAll, MemoryLimit, Stats};
+    matches!(request, Stats { .. } | FlushAll { .. } | MemoryLimit { .. } | Durable { .. } | Crawl | DebugTime { .. })
 }
 
 fn not_durable(why: &str, out: &mut Vec<u8>) {

@@ -149,7 +149,7 @@ fn general(shared: &Shared, worker: &Worker, stats: &mut Stats<'_>) {
     }
     stats.put("request_kicks", count(Counter::RequestKicks));
     stats.put("read_buf_bytes", shared.receiving.budget.held());
-    stats.put("response_obj_bytes", shared.unsent.budget.held());
+    stats.put("response_obj_bytes", shared.unsent.held());
     stats.put("bytes_read", count(Counter::BytesRead));
     stats.put("bytes_written", count(Counter::BytesWritten));
     stats.put("limit_maxbytes", store.limit());

@@ -61,7 +61,7 @@ impl Acceptor {
 
     fn accept_all(&mut self) {
         for index in 0..self.listeners.0.len() {
-            loop {
+            while !self.shared.shutdown.is_wanted() {
                 let full = self.shared.seats.taken() >= self.shared.config.max_connections;
                 if full && !self.shared.config.reject_when_full {
                     return self.stop("all connections (-c) are in use");

@@ -13,6 +13,7 @@ use super::buffers::{Scratch, Spare};
 use super::connection::{Connection, Fate, Loan};
 use super::slots::{Key, Slots};
 use super::stream::Transport;
+use crate::budget::Budget;
 use crate::counters::Counter;
 use crate::error::Result;
 use crate::receiving::PATIENCE_S;
@@ -24,7 +25,7 @@ const STORES_PER_TURN: u32 = 32;
 /// Transactions of one connection otherwise.
 const UNLIMITED: u32 = u32::MAX;
 
-/// Between two requests that are refused for want of memory: what the first gave back may do for the second.
+/// Between two requests that are refused for want of memory, if the first held some: what it gave back may do for the second.
 const REFUSES_EVERY: Duration = Duration::from_millis(20);
 
 /// Connections over `S`, served by one thread.
@@ -33,6 +34,8 @@ pub struct Clients<S> {
     index: usize,
     shared: Arc<Shared>,
     store: StoreWorker,
+    /// How much output the connections may leave unsent.
+    unsent: Arc<Budget>,
     connections: Slots<Box<Connection<S>>>,
     /// Those whose turn was over before their input was.
     again: Vec<Key>,
@@ -57,6 +60,7 @@ impl<S: Transport> Clients<S> {
             index,
             shared: Arc::clone(shared),
             store: shared.new_worker()?,
+            unsent: shared.unsent.of(index),
             connections: Slots::default(),
             again: Vec::new(),
             parked: Vec::new(),
@@ -136,7 +140,7 @@ impl<S: Transport> Clients<S> {
 
     /// Closes connections with the most unsent output, this one among them, until there is room for what this one's socket did not take.
     fn make_room_for_output_of(&mut self, key: Key) {
-        let unsent = &self.shared.unsent;
+        let unsent = &self.unsent;
         while self.connections.get_mut(key).is_some_and(|connection| !connection.has_room_for_output(unsent)) {
             let Some(largest) = self.connections.max_by_key(|connection| connection.in_the_way(self.tick)) else { return };
             self.connections.remove(largest);
@@ -152,6 +156,7 @@ impl<S: Transport> Clients<S> {
             worker: &mut self.store,
             scratch: &mut self.scratch,
             spare: &mut self.spare,
+            unsent: &self.unsent,
             tick: self.tick,
         };
         if let Ok(result) = catch_unwind(AssertUnwindSafe(|| act(connection, &mut loan))) {
@@ -204,25 +209,29 @@ impl<S: Transport> Clients<S> {
     }
 
     /// Goes on with connections that wait for memory to receive in, in turn, as long as there is some. Where there is none the first is
-    /// refused, if it has waited for long enough, and none was a moment ago.
+    /// refused, if it has waited for long enough and no other one gave memory back by that a moment ago.
     pub fn go_on_with_starving(&mut self) {
         for _ in 0..self.starving.len() {
             let Some(&key) = self.starving.front() else { break };
-            let wanted = self.connections.get_mut(key).and_then(|connection| connection.wanted_memory());
-            if let Some((lacking, since)) = wanted {
+            let connection = self.connections.get_mut(key);
+            let wanted = connection.and_then(|connection| Some((connection.wanted_memory()?, connection.held())));
+            let mut stays = false;
+            if let Some(((lacking, since), held)) = wanted {
                 let has_memory = self.shared.receiving.budget.left() >= lacking;
                 let is_refused = !has_memory && self.refuses_now(since);
                 if !has_memory && !is_refused {
                     break;
                 }
-                if is_refused {
+                if is_refused && held > 0 {
                     self.refused = Some(Instant::now());
                 }
                 self.turn_behind_queue(key, |connection, loan| connection.go_on_receiving(loan, is_refused));
+                let stands = self.connections.get_mut(key).and_then(|connection| connection.wanted_memory());
+                stays = stands.is_some_and(|(_, now)| now == since);
             }
             self.starving.pop_front();
             // Another worker took the memory in that moment: it stays the first.
-            if self.starving.back() == Some(&key) {
+            if stays {
                 self.starving.rotate_right(1);
                 break;
             }

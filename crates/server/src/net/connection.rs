@@ -1,17 +1,18 @@
 //! One client's connection: its stream, its session, and the bytes in between.
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::buffers::{Output, SCRATCH, Scratch, Spare};
 use super::stream::Transport;
-use crate::budget::Share;
+use crate::budget::{Budget, Share};
 use crate::commands::{Progress, Session};
 use crate::counters::Counter;
-use crate::receiving::{KEEP, PATIENCE_S, Receiving};
+use crate::receiving::{KEEP, PATIENCE_S, Receiving, Standing, WAITS_S};
 use crate::server::Shared;
 use crate::store::Worker;
-use crate::unsent::Unsent;
+use crate::unsent;
 
 /// Reads in one turn, so that one busy client does not hold up the others of its worker.
 const READS_PER_TURN: usize = 8;
@@ -30,6 +31,8 @@ pub struct Loan<'a> {
     pub scratch: &'a mut Scratch,
     /// Memory for output.
     pub spare: &'a mut Spare,
+    /// How much output its connections may leave unsent.
+    pub unsent: &'a Arc<Budget>,
     /// Seconds since the worker started.
     pub tick: u32,
 }
@@ -67,13 +70,15 @@ pub struct Connection<S> {
     input_share: Share,
     /// Its part of the memory for replies that sockets do not take.
     output_share: Share,
+    /// The client did not take all of some batch's output at once. It gets less at a time from then on, and so holds less.
+    is_read_slowly: bool,
     closing: bool,
     /// The epoch it waits for.
     pub parked: Option<u64>,
     /// Bytes of log it waits for, and since when. Without a time: for its turn behind others that wait.
     wants_log: Option<(usize, Option<Instant>)>,
-    /// Bytes of memory that it lacks to go on receiving, and since when.
-    wants_memory: Option<(u64, Instant)>,
+    /// It stands still.
+    wants_memory: Option<WantsMemory>,
     /// The peer has closed its side, says the event: read until the end.
     pub ends: bool,
     /// Last request's time.
@@ -82,6 +87,18 @@ pub struct Connection<S> {
     arriving: Option<(u32, u64)>,
     /// Since when the socket takes no output.
     stuck: Option<u32>,
+    /// Since when there has been output, all the time.
+    unsent_since: Option<u32>,
+    /// Bytes were received, or done with, in this turn.
+    has_moved: bool,
+}
+
+/// What a connection that stands still waits for.
+struct WantsMemory {
+    /// Bytes that it lacks to go on receiving.
+    lacking: u64,
+    since: Instant,
+    _standing: Standing,
 }
 
 impl<S: Transport> Connection<S> {
@@ -96,6 +113,7 @@ impl<S: Transport> Connection<S> {
             output: Output::default(),
             input_share: Share::default(),
             output_share: Share::default(),
+            is_read_slowly: false,
             closing: false,
             parked: None,
             wants_log: None,
@@ -104,11 +122,14 @@ impl<S: Transport> Connection<S> {
             active: tick,
             arriving: None,
             stuck: None,
+            unsent_since: None,
+            has_moved: false,
         }
     }
 
     /// Sends, reads and serves as much as there is, within a turn's bounds.
     pub fn turn(&mut self, loan: &mut Loan<'_>) -> Fate {
+        loan.worker.begin_turn();
         for _ in 0..READS_PER_TURN {
             match self.step(loan) {
                 Ok(None) => {}
@@ -140,7 +161,7 @@ impl<S: Transport> Connection<S> {
             }
         };
         let sent = self.send(loan)?;
-        self.session.note_reading(sent);
+        self.is_read_slowly |= !sent;
         Ok(match progress {
             Progress::More(need) => {
                 self.need = need;
@@ -157,8 +178,9 @@ impl<S: Transport> Connection<S> {
                 self.wants_log = Some((bytes, is_short.then(Instant::now)));
                 Some(Fate::Queue)
             }
-            Progress::WantsMemory(bytes) => {
-                self.wants_memory = Some((bytes, Instant::now()));
+            Progress::WantsMemory(lacking) => {
+                let _standing = loan.shared.receiving.stand_still();
+                self.wants_memory = Some(WantsMemory { lacking, since: Instant::now(), _standing });
                 Some(Fate::Starve)
             }
             Progress::Close => {
@@ -183,7 +205,8 @@ impl<S: Transport> Connection<S> {
             }
             loan.worker.counters.add(Counter::BytesRead, received.read as u64);
             let replies = self.output.replies(loan.spare);
-            let (done, progress) = self.session.feed(loan.shared, loan.worker, received.bytes, replies);
+            let enough = unsent::enough(loan.unsent, self.is_read_slowly);
+            let (done, progress) = self.session.feed(loan.shared, loan.worker, received.bytes, enough, replies);
             self.input.clear();
             // Exactly that: it would double otherwise.
             self.input.reserve_exact(received.bytes.len() - done);
@@ -205,7 +228,8 @@ impl<S: Transport> Connection<S> {
 
     fn feed_own(&mut self, loan: &mut Loan<'_>, received: usize) -> Progress {
         let replies = self.output.replies(loan.spare);
-        let (done, progress) = self.session.feed(loan.shared, loan.worker, &self.input, replies);
+        let enough = unsent::enough(loan.unsent, self.is_read_slowly);
+        let (done, progress) = self.session.feed(loan.shared, loan.worker, &self.input, enough, replies);
         self.input.drain(..done);
         self.after_feed(loan.shared, progress, done, received, loan.tick);
         progress
@@ -213,6 +237,7 @@ impl<S: Transport> Connection<S> {
 
     fn after_feed(&mut self, shared: &Shared, progress: Progress, done: usize, received: usize, tick: u32) {
         self.unfed = !matches!(progress, Progress::More(_));
+        self.has_moved |= done + received > 0;
         // Also where a little of the next request came with a large value.
         if self.input.len() < self.input.capacity() / 4 && self.input.capacity() > KEEP {
             self.input.shrink_to_fit();
@@ -234,7 +259,7 @@ impl<S: Transport> Connection<S> {
     fn send(&mut self, loan: &mut Loan<'_>) -> io::Result<bool> {
         if self.output.is_empty() {
             self.settle(loan);
-            self.stuck = None;
+            (self.stuck, self.unsent_since) = (None, None);
             return Ok(true);
         }
         let mut sent = 0;
@@ -248,19 +273,20 @@ impl<S: Transport> Connection<S> {
             Some(since) if sent == 0 => Some(since),
             _ => Some(loan.tick),
         };
+        self.unsent_since = (!is_all).then_some(self.unsent_since.unwrap_or(loan.tick));
         Ok(is_all)
     }
 
     /// Gives back the memory that what is not sent does not need.
     fn settle(&mut self, loan: &mut Loan<'_>) {
         self.output.settle(loan.spare);
-        self.has_room_for_output(&loan.shared.unsent);
+        self.has_room_for_output(loan.unsent);
     }
 
     /// Whether its share of the memory for output is what its output takes, now if not before. Where it is not, others have to go.
     #[inline]
-    pub fn has_room_for_output(&mut self, unsent: &Unsent) -> bool {
-        self.output_share.resize(&unsent.budget, self.output.capacity() as u64)
+    pub fn has_room_for_output(&mut self, unsent: &Arc<Budget>) -> bool {
+        self.output_share.resize(unsent, self.output.capacity() as u64)
     }
 
     /// By how much it is in the way of others' output: bytes of its own, and of two with as many, for how long its socket has taken none.
@@ -303,20 +329,25 @@ impl<S: Transport> Connection<S> {
 
     /// Bytes of memory that it lacks to go on receiving, and since when.
     pub fn wanted_memory(&self) -> Option<(u64, Instant)> {
-        self.wants_memory
+        self.wants_memory.as_ref().map(|wants| (wants.lacking, wants.since))
+    }
+
+    /// Bytes of memory that its requests hold.
+    pub fn held(&self) -> u64 {
+        self.session.held() + self.input_share.bytes()
     }
 
     /// There is memory for what it receives, or it has waited long enough for that (`refused`): goes on with the request.
     pub fn go_on_receiving(&mut self, loan: &mut Loan<'_>, refused: bool) -> Fate {
-        let since = self.wants_memory.take();
+        let stood = self.wants_memory.take();
         if refused {
             self.session.lose_patience();
         }
-        self.active = loan.tick;
+        (self.active, self.has_moved) = (loan.tick, false);
         let fate = self.turn(loan);
-        // Another worker took the memory in that moment: it has waited since then.
-        if let (Some((_, now)), Some((_, since)), Fate::Starve) = (&mut self.wants_memory, since, fate) {
-            *now = since;
+        // Another worker took the memory in that moment: it has waited since then. Not if it got some, or this is its next request.
+        if let (Some(now), Some(stood), false) = (&mut self.wants_memory, stood, self.has_moved || refused) {
+            now.since = stood.since;
         }
         fate
     }
@@ -335,10 +366,16 @@ impl<S: Transport> Connection<S> {
         {
             return Some(Counter::RequestKicks);
         }
+        let is_in_the_way = self.held() > 0 && shared.receiving.is_short();
+        if let (Some(since), true) = (self.unsent_since, is_in_the_way)
+            && u64::from(tick - since) > WAITS_S
+        {
+            return Some(Counter::RequestKicks);
+        }
         if self.waits() || !self.output.is_empty() {
             return None;
         }
-        let (patience, least) = match shared.receiving.is_short() {
+        let (patience, least) = match is_in_the_way {
             true => (Some(PATIENCE_S), Receiving::least_per_second(self.session.held())),
             false => (timeout, BYTES_PER_SECOND_MIN),
         };

@@ -46,6 +46,10 @@ pub use upkeep::Upkeep;
 
 /// Bytes that a transaction may write beside an item: links, counters, a split line's items.
 const SMALL_WRITES: usize = 4096;
+/// Work of one turn of a connection, in bytes, after which others have theirs: some milliseconds.
+pub const TURN: u64 = 4 << 20;
+/// What a request costs beside the bytes that it copies: a look-up.
+const REQUEST: u64 = 256;
 
 /// Why one operation failed; nothing was changed.
 #[derive(Debug)]
@@ -91,6 +95,8 @@ pub struct Worker {
     failed: usize,
     /// The request at hand took its share of time: others have their turns before it is carried out again.
     paused: bool,
+    /// Work of the turn at hand, in bytes: see [`TURN`].
+    work: u64,
     /// Pseudo-random state for eviction samples.
     random: u64,
 }
@@ -111,6 +117,7 @@ impl Worker {
             kept: None,
             failed: 0,
             paused: false,
+            work: 0,
             random,
         })
     }
@@ -137,6 +144,23 @@ impl Worker {
         std::mem::take(&mut self.paused)
     }
 
+    /// A connection's turn begins.
+    pub fn begin_turn(&mut self) {
+        self.work = 0;
+    }
+
+    /// Notes work of the turn at hand: a request, and so many bytes to copy.
+    #[inline]
+    pub fn works(&mut self, bytes: u64) {
+        self.work = self.work.saturating_add(REQUEST + bytes);
+    }
+
+    /// Whether others are to have their turns now.
+    #[inline]
+    pub fn has_worked_enough(&self) -> bool {
+        self.work >= TURN
+    }
+
     /// Works for one connection: `written`, the newest epoch that this connection wrote in, follows what `act` does. No other
     /// connection's is seen, nor changed.
     pub fn serve<R>(&mut self, written: &mut u64, act: impl FnOnce(&mut Worker) -> R) -> R {
@@ -159,6 +183,7 @@ impl Worker {
         }
         let tx = try_begin(&mut self.thread, &mut self.wanted_log, bytes)?;
         self.allowed -= 1;
+        self.work = self.work.saturating_add(bytes as u64);
         self.written = self.written.max(tx.epoch());
         Ok(tx)
     }

@@ -97,8 +97,33 @@ pub struct Link {
 impl Served {
     /// No connection yet, on the store in `pool`.
     pub fn on(pool: &Pool) -> Served {
-        let config = Config { debug_commands: true, item_size_max: 300_000, ..Config::default() };
+        Served::with(pool, 300_000)
+    }
+
+    /// The same, for items of so many bytes.
+    pub fn with(pool: &Pool, item_size_max: u64) -> Served {
+        let config = Config { debug_commands: true, item_size_max, threads: 1, ..Config::default() };
         Served { clients: Clients::new(0, &Arc::new(Shared::new(config, pool).unwrap())).unwrap() }
+    }
+
+    /// Sends `bytes` and gives the connection one turn; all that it has got since it last sent.
+    pub fn say_for_one_turn(&mut self, link: &Link, bytes: &[u8]) -> String {
+        link.ends.borrow_mut().output.clear();
+        link.ends.borrow_mut().input.extend_from_slice(bytes);
+        self.clients.event(link.key, false);
+        link.got()
+    }
+
+    /// A turn for all that have more to do; all that this one has got since it last sent.
+    pub fn say_again(&mut self, link: &Link) -> String {
+        self.clients.take_again().into_iter().for_each(|key| self.clients.turn(key));
+        link.got()
+    }
+
+    /// The client goes.
+    pub fn hang_up(&mut self, link: &Link) {
+        link.ends.borrow_mut().closed = true;
+        self.serve(link);
     }
 
     /// Two workers of one server on the store in `pool`.

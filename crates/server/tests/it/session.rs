@@ -19,7 +19,8 @@ fn converse(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
         input.extend_from_slice(piece);
         loop {
             let mut out = Vec::new();
-            let (done, progress) = session.feed(&shared, &mut worker, &input, &mut out);
+            worker.begin_turn();
+            let (done, progress) = session.feed(&shared, &mut worker, &input, 256 << 10, &mut out);
             assert!(done <= input.len());
             input.drain(..done);
             answers.append(&mut out);
