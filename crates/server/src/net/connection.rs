@@ -248,8 +248,10 @@ impl<S: Transport> Connection<S> {
         if moved_on {
             self.active = tick;
         }
+        let is_arriving =
+            matches!(progress, Progress::More(_) | Progress::WantsMemory(_)) && self.session.is_mid_request(self.input.len());
         self.arriving = match self.arriving {
-            _ if self.unfed || !self.session.is_mid_request(self.input.len()) => None,
+            _ if !is_arriving => None,
             Some((since, bytes)) if !moved_on => Some((since, bytes + received as u64)),
             _ => Some((tick, 0)),
         };
@@ -342,6 +344,10 @@ impl<S: Transport> Connection<S> {
         let stood = self.wants_memory.take();
         if refused {
             self.session.lose_patience();
+        }
+        if let (Some((began, _)), Some(stood)) = (&mut self.arriving, &stood) {
+            // It was not the client that let the server wait.
+            *began = loan.tick.min(*began + stood.since.elapsed().as_secs() as u32 + 1);
         }
         (self.active, self.has_moved) = (loan.tick, false);
         let fate = self.turn(loan);

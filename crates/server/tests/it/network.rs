@@ -89,7 +89,8 @@ fn a_client_that_does_not_read_costs_bounded_memory_and_gets_everything_in_the_e
 fn values_that_arrive_take_bounded_memory_together() {
     let server = Running::volatile(Config { memory_limit: Some(16 << 20), item_size_max: 8 << 20, ..config() });
     let value = vec![b'v'; 7_000_000];
-    let mut clients: Vec<Client> = (0..12).map(|_| server.client()).collect();
+    // Each but the first is refused after a second; the first keeps its memory meanwhile, and sends no more.
+    let mut clients: Vec<Client> = (0..7).map(|_| server.client()).collect();
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(format!("set k{index} 0 0 {}\r\n", value.len()).as_bytes());
         client.send(&value[..6_000_000]);
@@ -105,13 +106,13 @@ fn values_that_arrive_take_bounded_memory_together() {
         }
     }
     // One at a time is always received; of those that arrive together the first is, and the rest may come again.
-    assert!((1..=6).contains(&stored), "{stored} stored of what would take five times the memory");
+    assert!((1..=4).contains(&stored), "{stored} stored of what would take three times the memory");
     for client in &mut clients {
         client.send(b"set again 0 0 7000000\r\n");
         client.send(&value);
         assert_eq!(client.ask(b"\r\n"), b"STORED\r\n");
     }
-    assert_eq!(clients[0].stat("store_no_memory"), 12 - stored);
+    assert_eq!(clients[0].stat("store_no_memory"), 7 - stored);
 }
 
 #[test]
