@@ -235,10 +235,10 @@ fn new_superblock(options: &CreateOptions) -> Result<Superblock> {
     })
 }
 
-/// An address between 16 and 48 TiB, where neither the loader nor mmap's own choices lie, a multiple of a step that the heap and
-/// something behind it fit into (1 GiB at least), different for most pools so that several can be open in one process: of two that hold less than 1 GiB, one in
-/// 32,768 pairs would meet. It is free in this process: another pool, or a sanitizer's shadow (AddressSanitizer's ends 2 GiB above
-/// 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their memory.
+/// An address between 16 and 48 TiB, where neither the loader nor mmap's own choices lie. The places are as far from each other as the heap
+/// and something behind it need (1 GiB at least), so that several pools can be open in one process: of pools that hold less than 1 GiB,
+/// one in 32,768 pairs would meet. The place is free in this process: another pool, or a sanitizer's shadow (AddressSanitizer's ends
+/// 2 GiB above 16 TiB), may have the first choice. Under ThreadSanitizer between 64 and 512 GiB, where it lets programs have their memory.
 fn pick_base(uuid: u128, heap_len: u64) -> u64 {
     let step = (heap_len + CHUNK).next_power_of_two().max(1 << 30);
     let (first, end) = match sanitizer::fixed_end() {

@@ -16,8 +16,8 @@
 //! skipped as it comes, a longer line ends the connection. So nothing is kept for which there is no memory.
 //!
 //! Requests that arrive slowly keep the others waiting, so while memory is short each that has a share has to
-//! [arrive within](Receiving::least_per_second) a time that does not depend on its size, counted from its beginning. So does a client have
-//! to [take its answers](WAITS_S) that has sent much behind what it has not read.
+//! [arrive within](Receiving::least_per_second) a time that does not depend on its size, counted from its beginning. A client
+//! that has sent much behind answers that it does not read has [as long](WAITS_S) to read them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -196,6 +196,7 @@ impl Session {
         let Step::Request { used, request: request @ Request::TooLarge { swallow, .. } } = parse(there, &NOTHING_FITS) else {
             // Where a line ends that has only begun is not known: it cannot be skipped.
             line(out, NO_MEMORY_TO_READ);
+            worker.counters.inc(Counter::RequestKicks);
             return (0, Some(Progress::Close));
         };
         // Values that wait for log space may hold all there is to receive others in. It stays without patience until it is answered.

@@ -94,7 +94,10 @@ impl<S: Transport> Clients<S> {
     pub fn event(&mut self, key: Key, ends: bool) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.ends |= ends;
-            self.turn(key);
+            // One that has more to do has its turn with the others that have: one turn a round, however often its client sends.
+            if !connection.has_more {
+                self.turn(key);
+            }
         }
     }
 
@@ -121,6 +124,9 @@ impl<S: Transport> Clients<S> {
 
     /// Serves one connection by `act`. A panic in there costs that connection alone.
     fn turn_by(&mut self, key: Key, act: impl FnOnce(&mut Connection<S>, &mut Loan<'_>) -> Fate) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.has_more = false;
+        }
         match self.guarded(key, act) {
             None | Some(Fate::Wait) => {}
             Some(Fate::Queue) => {
@@ -128,7 +134,12 @@ impl<S: Transport> Clients<S> {
                 self.queue.push_back(key);
             }
             Some(Fate::Starve) => self.starving.push_back(key),
-            Some(Fate::Again) => self.again.push(key),
+            Some(Fate::Again) => {
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.has_more = true;
+                }
+                self.again.push(key);
+            }
             Some(Fate::Park(epoch)) => {
                 self.parked.push(key);
                 self.shared.barrier.wait_for(epoch, self.index);

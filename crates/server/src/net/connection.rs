@@ -81,6 +81,8 @@ pub struct Connection<S> {
     wants_memory: Option<WantsMemory>,
     /// The peer has closed its side, says the event: read until the end.
     pub ends: bool,
+    /// Its turn was over before its input was: it is among those that have another one.
+    pub has_more: bool,
     /// Last request's time.
     active: u32,
     /// Since when a request has been arriving, and how many bytes came since.
@@ -119,6 +121,7 @@ impl<S: Transport> Connection<S> {
             wants_log: None,
             wants_memory: None,
             ends: false,
+            has_more: false,
             active: tick,
             arriving: None,
             stuck: None,
@@ -172,7 +175,10 @@ impl<S: Transport> Connection<S> {
                 self.parked = Some(epoch);
                 Some(Fate::Park(epoch))
             }
-            Progress::Pause => Some(Fate::Again),
+            Progress::Pause => {
+                loan.worker.counters.inc(Counter::Yields);
+                Some(Fate::Again)
+            }
             Progress::WantsLog(bytes) => {
                 let is_short = !loan.worker.thread.has_log_space(bytes);
                 self.wants_log = Some((bytes, is_short.then(Instant::now)));
@@ -261,7 +267,7 @@ impl<S: Transport> Connection<S> {
     fn send(&mut self, loan: &mut Loan<'_>) -> io::Result<bool> {
         if self.output.is_empty() {
             self.settle(loan);
-            (self.stuck, self.unsent_since) = (None, None);
+            self.stuck = None;
             return Ok(true);
         }
         let mut sent = 0;
@@ -275,7 +281,11 @@ impl<S: Transport> Connection<S> {
             Some(since) if sent == 0 => Some(since),
             _ => Some(loan.tick),
         };
-        self.unsent_since = (!is_all).then_some(self.unsent_since.unwrap_or(loan.tick));
+        let since = self.unsent_since.unwrap_or(loan.tick);
+        self.unsent_since = (!is_all).then_some(since);
+        if is_all {
+            self.excuse(loan.tick - since, loan.tick);
+        }
         Ok(is_all)
     }
 
@@ -345,9 +355,8 @@ impl<S: Transport> Connection<S> {
         if refused {
             self.session.lose_patience();
         }
-        if let (Some((began, _)), Some(stood)) = (&mut self.arriving, &stood) {
-            // It was not the client that let the server wait.
-            *began = loan.tick.min(*began + stood.since.elapsed().as_secs() as u32 + 1);
+        if let Some(stood) = &stood {
+            self.excuse(stood.since.elapsed().as_secs() as u32 + 1, loan.tick);
         }
         (self.active, self.has_moved) = (loan.tick, false);
         let fate = self.turn(loan);
@@ -356,6 +365,13 @@ impl<S: Transport> Connection<S> {
             now.since = stood.since;
         }
         fate
+    }
+
+    /// So many seconds, in which nothing was read, do not count for the request that arrives.
+    fn excuse(&mut self, seconds: u32, tick: u32) {
+        if let Some((began, _)) = &mut self.arriving {
+            *began = tick.min(*began + seconds);
+        }
     }
 
     /// Whether it takes no input until something has come about.

@@ -6,8 +6,8 @@
 //!   barrier thread: waits for epochs ── wakes ┘          connections that sent `durable` are parked meanwhile
 //! ```
 //!
-//! What must always hold: a connection belongs to one worker; no call blocks a worker, and a turn of
-//! one connection ends after some work; buffers are bounded (input by the request that is arriving, output by what is let through before the
+//! What must always hold: a connection belongs to one worker; no call waits in a worker for a disk or for log space, and a turn of one
+//! connection ends after some work; buffers are bounded (input by the request that is arriving, output by what is let through before the
 //! socket takes it); what a connection received and is to be sent belongs to it alone (`buffers`), and whatever ends it, a panic
 //! too, ends nothing else (`clients`).
 

@@ -151,7 +151,7 @@ impl Worker {
             if self.clients.are_parked() {
                 self.shared.store.pool().request_checkpoint();
             }
-            self.round(events, DRAIN_TICK);
+            self.round(events, if self.clients.have_more() { Duration::ZERO } else { DRAIN_TICK });
         }
     }
 }

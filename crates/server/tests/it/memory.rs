@@ -396,6 +396,14 @@ fn a_turn_ends_after_some_work() {
         assert!(served.clients.have_more() && got.len() <= most, "{got:?}");
         served.say(&client, b"");
     }
+    // One turn a round, however often its client sends.
+    served.say_for_one_turn(&client, "stats cachedump 1 0\r\n".repeat(1000).as_bytes());
+    for _ in 0..10 {
+        assert_eq!(served.say_for_one_turn(&client, b"mn\r\n"), "");
+    }
+    assert_eq!(served.clients.take_again().len(), 1);
+    served.hang_up(&client);
+    let [client] = connect(&mut served);
     // As large as the values may become, or as many keys as a line may have.
     let appended = "append a 0 0 1 noreply\r\nv\r\n".repeat(2000) + "mn\r\n";
     let missed = format!("get {}\r\n", "k ".repeat(500_000));
