@@ -114,6 +114,11 @@ impl Pool {
         self.engine().heap.allocator().survey(random, size)
     }
 
+    /// Whether so many chunks were ever in use that [`survey`](Self::survey) finds places for a block of `size` bytes.
+    pub fn has_windows(&self, size: usize) -> bool {
+        self.engine().heap.allocator().has_windows(size)
+    }
+
     /// The same of the large block at `address`, and what lies behind it as far as one of `size` bytes goes.
     pub fn survey_large(&self, address: usize, size: usize) -> Option<Survey> {
         self.engine().heap.allocator().survey_large(address, size)

@@ -205,8 +205,10 @@ impl Config {
             return Ok(());
         }
         Err(Error::Config(format!(
-            "items of up to {} bytes (-I) need a pool with a log of at least {LOG_PER_ITEM} times that; this one has {log_len}",
-            self.item_size_max
+            "items of up to {} bytes (-I) need a pool with a log of at least {LOG_PER_ITEM} times that; this one has {log_len}: \
+             serve from a new pool, whose log is made for that -I, or this one with -I {}",
+            self.item_size_max,
+            log_len / LOG_PER_ITEM
         )))
     }
 

@@ -172,9 +172,17 @@ impl Allocator {
     /// `None` if there are too few, or one of them is about to change hands.
     pub fn survey(&self, random: u64, size: usize) -> Option<Survey> {
         let wanted = chunks_for(size);
-        let frontier = ((self.frontier() - self.geo.data) / CHUNK) as u32;
-        let places = frontier.checked_sub(wanted)? + 1;
+        let places = self.chunks_to_frontier().checked_sub(wanted)? + 1;
         self.survey_from((random % u64::from(places)) as u32, wanted)
+    }
+
+    /// Whether there are chunks enough, up to the frontier, for a survey for a block of `size`.
+    pub fn has_windows(&self, size: usize) -> bool {
+        self.chunks_to_frontier() >= chunks_for(size)
+    }
+
+    fn chunks_to_frontier(&self) -> u32 {
+        ((self.frontier() - self.geo.data) / CHUNK) as u32
     }
 
     /// The same of the large object at `address`, and what lies behind it as far as one of `size` goes. `None` if there is none, too.

@@ -32,7 +32,7 @@ pub struct StoreReport {
 /// [`Error::Damaged`] says what and where; [`Error::Foreign`] for a store of another version.
 pub fn check(pool: &Pool) -> Result<Option<StoreReport>> {
     let Some(roots) = Roots::find(pool)? else { return Ok(None) };
-    let checker = Checker { pool, table: Table::new(roots.shape()), shape: roots.shape(), seed: roots.seed(), roots };
+    let checker = Checker { pool, table: Table::new(pool, roots.shape()), shape: roots.shape(), seed: roots.seed(), roots };
     checker.publish_segments()?;
     let mut report = StoreReport { lines: checker.shape.lines(), ..StoreReport::default() };
     for stripe in 0..STRIPES {
@@ -162,7 +162,7 @@ impl Checker<'_> {
             return Err("lies outside the heap".into());
         }
         // SAFETY: a head's bytes lie in the heap there; any bytes are a head, and its lengths are looked at before they are used.
-        let item = unsafe { Item::at(address) }.ok_or("is at address 0")?;
+        let item = unsafe { Item::at(address, &(0..u64::MAX)) }.ok_or("is at an address where no item can be")?;
         let (size, room) = (item.size(), item.room());
         if !item.is_sized() || !self.holds(address, room) {
             return Err(format!("says it has {size} bytes in a block of {room}"));

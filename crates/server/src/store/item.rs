@@ -11,6 +11,7 @@
 //!   crash they have whatever value reached the image, which is harmless;
 //! - a block's lines belong to it alone (the heap's blocks are whole 64-byte lines), so items never share a line.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -122,12 +123,15 @@ impl Guess {
 pub struct Item(NonNull<Head>);
 
 impl Item {
-    /// The item at `address`.
+    /// The item at `address`. `None` if that is 0, or the item would not lie in the heap, as where a pool is damaged.
     ///
     /// # Safety
-    /// `address` is 0 or an item linked in the table, and the caller holds the lock of its stripe while it uses the result.
-    pub unsafe fn at(address: u64) -> Option<Item> {
-        NonNull::new(address as *mut Head).map(Item)
+    /// The heap is mapped, `address` is what a link of the table holds, and the caller holds the lock of its stripe while it uses the result.
+    #[inline]
+    pub unsafe fn at(address: u64, heap: &Range<u64>) -> Option<Item> {
+        let item = NonNull::new(address as *mut Head).map(Item)?;
+        let fits = |len: usize| address >= heap.start && address.checked_add(len as u64).is_some_and(|end| end <= heap.end);
+        (address.is_multiple_of(align_of::<Head>() as u64) && fits(HEAD_LEN) && fits(item.size())).then_some(item)
     }
 
     /// Its address, as links hold it.

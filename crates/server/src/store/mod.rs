@@ -46,8 +46,8 @@ pub use upkeep::Upkeep;
 
 /// Bytes that a transaction may write beside an item: links, counters, a split line's items.
 const SMALL_WRITES: usize = 4096;
-/// Work of one turn of a connection, in bytes, after which others have theirs: some milliseconds.
-pub const TURN: u64 = 4 << 20;
+/// Work of one turn of a connection, in bytes, after which others have theirs: less than a millisecond.
+pub const TURN: u64 = 512 << 10;
 /// What a request costs beside the bytes that it copies: a look-up.
 const REQUEST: u64 = 256;
 
@@ -329,7 +329,7 @@ impl Store {
             pool.sync()?;
         }
         let store = Store {
-            table: Table::new(roots.shape()),
+            table: Table::new(pool, roots.shape()),
             seed: roots.seed(),
             next_cas: AtomicU64::new(cas_first),
             cas_limit: AtomicU64::new(roots.cas_limit()),

@@ -183,7 +183,24 @@ impl Store {
                 return Ok(true);
             }
         }
-        Ok(false)
+        if self.pool.has_windows(wanted) { Ok(false) } else { self.evict_until_left(worker, wanted) }
+    }
+
+    /// Evicts items, wherever they lie, until a value that takes more chunks than were ever in use may have its own: no window is as
+    /// large, and all that there is is less than the value. `false` if nothing was evicted.
+    fn evict_until_left(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        let (until, mut evicted) = (Instant::now() + SLICE, 0);
+        while self.pool.chunk_bytes_left() < Pool::chunk_bytes_for(wanted) {
+            let victims = self.victims_anywhere(worker);
+            if victims.is_empty() {
+                break;
+            }
+            evicted += self.evict(worker, victims)?;
+            if Instant::now() >= until {
+                return Err(worker.pause());
+            }
+        }
+        Ok(evicted > 0)
     }
 
     /// Evicts items, wherever they lie, until `bytes` more are within `-m`, where items are counted and not chunks.

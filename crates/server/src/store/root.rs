@@ -93,7 +93,7 @@ impl Roots {
     pub fn open_or_create(pool: &Pool, thread: &mut Thread) -> Result<Roots> {
         let root = match pool.root(NAME) {
             Some(root) => root,
-            None => create(thread)?,
+            None => create(pool, thread)?,
         };
         check(root)?;
         Ok(Roots(align_to_line(root.ptr).cast()))
@@ -292,13 +292,13 @@ fn type_tag() -> u64 {
 }
 
 /// Makes an empty store in one transaction.
-fn create(thread: &mut Thread) -> Result<PoolRoot> {
+fn create(pool: &Pool, thread: &mut Thread) -> Result<PoolRoot> {
     use std::hash::{BuildHasher, Hasher};
     let seed = std::hash::RandomState::new().build_hasher().finish();
     let tx = thread.begin_reserving(2 * BLOCK + SEGMENTS_MIN * (SEGMENT_BLOCK + 4096))?;
     let block = tx.alloc(BLOCK)?;
     let list = tx.alloc(SEGMENTS_MIN * 8)?;
-    let table = Table::new(Shape { bits: BITS_MIN, splitting: false });
+    let table = Table::new(pool, Shape { bits: BITS_MIN, splitting: false });
     // SAFETY: all blocks are new, marked and large enough; nobody else knows them.
     unsafe {
         for index in 0..SEGMENTS_MIN {

@@ -22,9 +22,9 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use towa_epoch::Tx;
+use towa_epoch::{Pool, Tx};
 
 use super::item::Item;
 
@@ -96,18 +96,25 @@ pub struct Table {
     segments: Box<[AtomicPtr<Line>]>,
     count: AtomicUsize,
     shape: AtomicU32,
+    /// Where items can be.
+    heap: Range<u64>,
+    /// A link led elsewhere, and that was said.
+    is_damaged: AtomicBool,
 }
 
 const SPLITTING: u32 = 1 << 31;
 
 impl Table {
-    /// A table of no segments yet.
-    pub fn new(shape: Shape) -> Table {
+    /// A table of no segments yet, in the heap of `pool`.
+    pub fn new(pool: &Pool, shape: Shape) -> Table {
+        let (base, len) = pool.heap_range();
         let count = 1usize << (BITS_MAX - SEGMENT_BITS);
         // 8 MiB of address space, zeroed by the kernel as it is touched: hence no loop over the entries.
         // SAFETY: all-zero bytes are null pointers.
         let segments = unsafe { Box::<[AtomicPtr<Line>]>::new_zeroed_slice(count).assume_init() };
-        let table = Table { segments, count: AtomicUsize::new(0), shape: AtomicU32::new(0) };
+        let heap = base as u64..base as u64 + len;
+        let (count, is_damaged) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let table = Table { segments, count, shape: AtomicU32::new(0), heap, is_damaged };
         table.set_shape(shape);
         table
     }
@@ -179,7 +186,7 @@ impl Table {
     /// The caller holds the lock of `hash`'s stripe, taken before it asked for `shape`, and keeps it while it uses the result.
     pub unsafe fn find(&self, shape: Shape, hash: u64, key: &[u8]) -> Option<Found> {
         // SAFETY: by the caller's lock, the chain is well formed and does not change.
-        unsafe { search(self.chain(shape, hash), |item| item.hash() == hash && item.key() == key) }
+        unsafe { self.search(self.chain(shape, hash), |item| item.hash() == hash && item.key() == key) }
     }
 
     /// Finds the item at `address`, if it is still linked under `hash`.
@@ -188,7 +195,7 @@ impl Table {
     /// The caller holds the lock of `hash`'s stripe, taken before it asked for `shape`, and keeps it while it uses the result.
     pub unsafe fn find_at(&self, shape: Shape, hash: u64, address: u64) -> Option<Found> {
         // SAFETY: as in `find`.
-        unsafe { search(self.chain(shape, hash), |item| item.address() == address) }
+        unsafe { self.search(self.chain(shape, hash), |item| item.address() == address) }
     }
 
     /// Finds an item of `hash` whose address lies in a range.
@@ -197,7 +204,63 @@ impl Table {
     /// As of [`find_at`](Self::find_at).
     pub unsafe fn find_in(&self, shape: Shape, hash: u64, range: &Range<u64>) -> Option<Found> {
         // SAFETY: as in `find`.
-        unsafe { search(self.chain(shape, hash), |item| item.hash() == hash && range.contains(&item.address())) }
+        unsafe { self.search(self.chain(shape, hash), |item| item.hash() == hash && range.contains(&item.address())) }
+    }
+
+    /// The item that a link leads to. What a damaged pool holds in its place ends the chain.
+    ///
+    /// # Safety
+    /// The caller holds the lock of the link's stripe while it uses the result.
+    #[inline]
+    unsafe fn item(&self, link: u64) -> Option<Item> {
+        // SAFETY: by the caller; the heap is mapped as long as the pool lives.
+        let item = unsafe { Item::at(link, &self.heap) };
+        if item.is_none() && link != 0 {
+            self.note_damage(link);
+        }
+        item
+    }
+
+    #[cold]
+    fn note_damage(&self, link: u64) {
+        if !self.is_damaged.swap(true, Ordering::Relaxed) {
+            log::error!(
+                "the pool is damaged: {link:#x} is no place of an item; items behind it are not found. Stop the server and run `towa verify`"
+            );
+        }
+    }
+
+    /// # Safety
+    /// `slot` starts a chain whose stripe the caller has locked.
+    unsafe fn search(&self, mut slot: *mut u64, wanted: impl Fn(&Item) -> bool) -> Option<Found> {
+        loop {
+            // SAFETY: the chain does not change under the lock.
+            let item = unsafe { self.item(*slot) }?;
+            if wanted(&item) {
+                return Some(Found { item, slot });
+            }
+            slot = item.next_slot();
+        }
+    }
+
+    /// Moves the items whose hash has `bit` from the chain at `low` to the empty chain at `high`, keeping their order and
+    /// writing only the links that change.
+    ///
+    /// # Safety
+    /// Both chains are covered by the caller's lock inside `tx`.
+    unsafe fn split_chain(&self, tx: &Tx<'_>, mut low: *mut u64, mut high: *mut u64, bit: u64) {
+        // SAFETY: by the caller; each link that changes is marked by `link`.
+        unsafe {
+            let mut next = *low;
+            while let Some(item) = self.item(next) {
+                next = item.next();
+                let slot = if item.hash() & bit == 0 { &mut low } else { &mut high };
+                link(tx, *slot, item.address());
+                *slot = item.next_slot();
+            }
+            link(tx, low, 0);
+            link(tx, high, 0);
+        }
     }
 
     /// Calls `each` with all items of line `index`, stopping where it says `false`. None for a line of the
@@ -214,7 +277,7 @@ impl Table {
             let line = self.line(index);
             for bucket in 0..BUCKETS {
                 let mut next = *head_slot(line, bucket);
-                while let Some(item) = Item::at(next) {
+                while let Some(item) = self.item(next) {
                     next = item.next();
                     if !each(item) {
                         return;
@@ -263,7 +326,7 @@ impl Table {
             tx.mark(to.cast(), 64);
             to.write(Line { heads: [0; BUCKETS], level: u64::from(level) });
             for bucket in 0..BUCKETS {
-                split_chain(tx, head_slot(from, bucket), head_slot(to, bucket), bit);
+                self.split_chain(tx, head_slot(from, bucket), head_slot(to, bucket), bit);
             }
             (*from).level = u64::from(level);
         }
@@ -281,39 +344,6 @@ pub(super) fn bucket_of(hash: u64) -> usize {
 unsafe fn head_slot(line: *mut Line, bucket: usize) -> *mut u64 {
     // SAFETY: the bucket is below seven; no reference is made.
     unsafe { (&raw mut (*line).heads).cast::<u64>().add(bucket) }
-}
-
-/// # Safety
-/// `slot` starts a chain whose stripe the caller has locked.
-unsafe fn search(mut slot: *mut u64, wanted: impl Fn(&Item) -> bool) -> Option<Found> {
-    loop {
-        // SAFETY: the chain is well formed and does not change under the lock.
-        let item = unsafe { Item::at(*slot) }?;
-        if wanted(&item) {
-            return Some(Found { item, slot });
-        }
-        slot = item.next_slot();
-    }
-}
-
-/// Moves the items whose hash has `bit` from the chain at `low` to the empty chain at `high`, keeping their order and
-/// writing only the links that change.
-///
-/// # Safety
-/// Both chains are covered by the caller's lock inside `tx`.
-unsafe fn split_chain(tx: &Tx<'_>, mut low: *mut u64, mut high: *mut u64, bit: u64) {
-    // SAFETY: by the caller; each link that changes is marked by `link`.
-    unsafe {
-        let mut next = *low;
-        while let Some(item) = Item::at(next) {
-            next = item.next();
-            let slot = if item.hash() & bit == 0 { &mut low } else { &mut high };
-            link(tx, *slot, item.address());
-            *slot = item.next_slot();
-        }
-        link(tx, low, 0);
-        link(tx, high, 0);
-    }
 }
 
 /// Sets a link, if it is not set so already.

@@ -442,3 +442,34 @@ fn nothing_is_stored_between_a_flush_that_was_seen_and_its_mark() {
     store.tick(&mut first).unwrap();
     assert_eq!(life_of_k(&store, 1010), Life::Live);
 }
+
+/// What stands in the place of items that were overwritten leads nowhere, and claims any length: they are not found, and nothing ends.
+#[test]
+fn overwritten_items_are_not_found() {
+    use rand::{Rng, SeedableRng};
+    let (pool, mut rng) = (pool(), rand::rngs::SmallRng::seed_from_u64(1));
+    let store = Store::open(&pool, 1 << 30, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let keys: Vec<String> = (0..20_000).map(|number| format!("key {number}")).collect();
+    keys.iter().for_each(|key| drop(put(&store, &mut worker, key.as_bytes(), 0)));
+    let find = |key: &String| {
+        let stripe = store.lock(store.hash(key.as_bytes()));
+        stripe.find(key.as_bytes()).map(|found| (found.item.address(), found.item.data() == b"value\r\n"))
+    };
+    for key in keys.iter().step_by(10) {
+        let Some((address, _)) = find(key) else { continue };
+        let mut garbage: [u8; item::HEAD_LEN] = rng.random();
+        if rng.random() {
+            // A link to the last bytes of the heap.
+            let (base, len) = pool.heap_range();
+            garbage[..8].copy_from_slice(&(base as u64 + len - 16).to_ne_bytes());
+        }
+        // SAFETY: the item's head, which no other thread looks at.
+        unsafe { std::ptr::copy_nonoverlapping(garbage.as_ptr(), address as *mut u8, garbage.len()) };
+    }
+    let (whole, lost) = keys.iter().fold((0, 0), |(whole, lost), key| match find(key) {
+        Some((_, is_whole)) => (whole + usize::from(is_whole), lost),
+        None => (whole, lost + 1),
+    });
+    assert!(whole > 15_000 && lost > 1000 && whole + lost == keys.len(), "{whole} are whole, {lost} are not found");
+}

@@ -125,6 +125,24 @@ fn values_of_all_sizes_take_each_others_place() {
     }
 }
 
+/// One large value, and then one for which it has to go, although fewer chunks were ever in use than that takes.
+#[test]
+fn a_value_larger_than_all_that_is_there_takes_its_place() {
+    for (first, second) in [(6_000_000, 13_000_000), (6_000_000, 12_000_000), (100_000, 14_000_000)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { heap_len: 6 * LIMIT, log_len: Some(8 * LIMIT), manual: true, ..Options::default() };
+        for pool in [Pool::create(&dir.path().join("pool"), &options).unwrap(), Pool::volatile(&options).unwrap()] {
+            let store = Store::open(&pool, LIMIT, true, 0).unwrap();
+            let mut worker = worker(&pool);
+            let many = 6_000_000 / first as u32;
+            phase(&store, &mut worker, 0..many, first);
+            worker.now += 10;
+            store_sized(&store, &mut worker, many, second).unwrap();
+            assert_eq!(verify_values(&store)[&second], 1);
+        }
+    }
+}
+
 /// A directory in memory that survives the process; elsewhere it is opened as such, too.
 fn memory() -> tempfile::TempDir {
     let shm = std::path::Path::new("/dev/shm");
