@@ -279,9 +279,9 @@ impl<S: Transport> Clients<S> {
         }
     }
 
-    /// A turn for everyone.
+    /// A turn for everyone who has none coming.
     pub fn turn_all(&mut self) {
-        self.connections.keys(|_| true).into_iter().for_each(|key| self.turn(key));
+        self.connections.keys(|connection| !connection.has_more).into_iter().for_each(|key| self.turn(key));
     }
 
     /// Whether a stopping server has to wait for some.

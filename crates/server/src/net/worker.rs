@@ -147,7 +147,7 @@ impl Worker {
         let deadline = Instant::now() + self.shared.config.drain_timeout;
         self.take_in();
         self.clients.turn_all();
-        while self.clients.are_busy() && Instant::now() < deadline {
+        while (self.clients.are_busy() || self.clients.have_more()) && Instant::now() < deadline {
             if self.clients.are_parked() {
                 self.shared.store.pool().request_checkpoint();
             }

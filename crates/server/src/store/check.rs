@@ -162,7 +162,7 @@ impl Checker<'_> {
             return Err("lies outside the heap".into());
         }
         // SAFETY: a head's bytes lie in the heap there; any bytes are a head, and its lengths are looked at before they are used.
-        let item = unsafe { Item::at(address, &(0..u64::MAX)) }.ok_or("is at an address where no item can be")?;
+        let item = unsafe { Item::any_at(address) }.ok_or("is at an address where no item can be")?;
         let (size, room) = (item.size(), item.room());
         if !item.is_sized() || !self.holds(address, room) {
             return Err(format!("says it has {size} bytes in a block of {room}"));

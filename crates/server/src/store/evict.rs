@@ -175,8 +175,8 @@ impl Store {
         for (stripe, group) in stripes.iter_mut().zip(groups()) {
             for victim in group {
                 stripe.aim(victim.hash);
-                // A damaged one has no block that could be freed; the crawl tells of it.
-                let Some(found) = stripe.find_at(victim.address).filter(|found| found.item.is_sized()) else { continue };
+                // A damaged one, which has no block that could be freed, is not found.
+                let Some(found) = stripe.find_at(victim.address) else { continue };
                 let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
                 stripe.give_up(&tx, found, life);
                 evicted += 1;

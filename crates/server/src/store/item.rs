@@ -123,15 +123,24 @@ impl Guess {
 pub struct Item(NonNull<Head>);
 
 impl Item {
-    /// The item at `address`. `None` if that is 0, or the item would not lie in the heap, as where a pool is damaged.
+    /// The item at `address`. `None` if that is 0, or the item would not lie in its block, or that in the heap, as where a pool is damaged.
     ///
     /// # Safety
     /// The heap is mapped, `address` is what a link of the table holds, and the caller holds the lock of its stripe while it uses the result.
     #[inline]
     pub unsafe fn at(address: u64, heap: &Range<u64>) -> Option<Item> {
-        let item = NonNull::new(address as *mut Head).map(Item)?;
         let fits = |len: usize| address >= heap.start && address.checked_add(len as u64).is_some_and(|end| end <= heap.end);
-        (address.is_multiple_of(align_of::<Head>() as u64) && fits(HEAD_LEN) && fits(item.size())).then_some(item)
+        // SAFETY: the caller's promises; the head is in the heap by the time that its lengths are looked at.
+        let item = unsafe { Item::any_at(address) }?;
+        (fits(HEAD_LEN) && item.is_sized() && fits(item.room())).then_some(item)
+    }
+
+    /// What stands at `address`, whatever that is. `None` where no item can begin.
+    ///
+    /// # Safety
+    /// As of [`at`](Self::at), and the head lies in the heap when it is looked at, and the rest when its key or value are.
+    pub unsafe fn any_at(address: u64) -> Option<Item> {
+        NonNull::new(address as *mut Head).filter(|head| head.is_aligned()).map(Item)
     }
 
     /// Its address, as links hold it.

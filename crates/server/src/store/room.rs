@@ -183,24 +183,20 @@ impl Store {
                 return Ok(true);
             }
         }
-        if self.pool.has_windows(wanted) { Ok(false) } else { self.evict_until_left(worker, wanted) }
+        self.window_for_the_missing(worker, wanted)
     }
 
-    /// Evicts items, wherever they lie, until a value that takes more chunks than were ever in use may have its own: no window is as
-    /// large, and all that there is is less than the value. `false` if nothing was evicted.
-    fn evict_until_left(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        let (until, mut evicted) = (Instant::now() + SLICE, 0);
-        while self.pool.chunk_bytes_left() < Pool::chunk_bytes_for(wanted) {
-            let victims = self.victims_anywhere(worker);
-            if victims.is_empty() {
-                break;
-            }
-            evicted += self.evict(worker, victims)?;
-            if Instant::now() >= until {
-                return Err(worker.pause());
-            }
+    /// Clears a window of as many chunks as are missing for a value that takes more of them than were ever in use, since no window is as
+    /// large. A request that builds on an item is left to be refused: that item may be all that is in the way.
+    fn window_for_the_missing(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        if self.pool.has_windows(wanted) || worker.kept.is_some() || worker.failed >= FAILED_MAX {
+            return Ok(false);
         }
-        Ok(evicted > 0)
+        let missing = Pool::chunk_bytes_for(wanted).saturating_sub(self.pool.chunk_bytes_left()) as usize;
+        match self.best_window(worker, missing) {
+            Some(choice) if missing > 0 => self.clear(worker, &choice.survey, missing),
+            _ => Ok(false),
+        }
     }
 
     /// Evicts items, wherever they lie, until `bytes` more are within `-m`, where items are counted and not chunks.
@@ -383,7 +379,7 @@ impl Store {
                 match self.life(&item, worker.now) {
                     Life::Live => {}
                     // A head of zeros, as damage leaves it, looks like a lost item's; it has no block that could be freed.
-                    _ if !item.is_sized() || stripe_of(item.hash()) != stripe => damaged = damaged.or(Some(item.address())),
+                    _ if stripe_of(item.hash()) != stripe => damaged = damaged.or(Some(item.address())),
                     life => dead.push((item.hash(), item.address(), life)),
                 }
                 true

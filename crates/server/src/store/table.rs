@@ -35,6 +35,8 @@ pub const SEGMENT_LINES: usize = 1024;
 const SEGMENT_BITS: u32 = SEGMENT_LINES.trailing_zeros();
 /// Lines of a new table, as a power of two.
 pub const BITS_MIN: u32 = 12;
+/// No chain has as many items: the table doubles long before.
+const HOPS_MAX: u32 = 1 << 20;
 /// Largest table: 2^30 lines, 7.5 thousand million buckets.
 pub const BITS_MAX: u32 = 30;
 /// Locks, as a power of two; not more than the lines of the smallest table.
@@ -207,14 +209,15 @@ impl Table {
         unsafe { self.search(self.chain(shape, hash), |item| item.hash() == hash && range.contains(&item.address())) }
     }
 
-    /// The item that a link leads to. What a damaged pool holds in its place ends the chain.
+    /// The item that a link leads to. What a damaged pool holds in its place ends the chain, and so does a link back: `hops` counts the links.
     ///
     /// # Safety
     /// The caller holds the lock of the link's stripe while it uses the result.
     #[inline]
-    unsafe fn item(&self, link: u64) -> Option<Item> {
+    unsafe fn item(&self, link: u64, hops: &mut u32) -> Option<Item> {
+        *hops += 1;
         // SAFETY: by the caller; the heap is mapped as long as the pool lives.
-        let item = unsafe { Item::at(link, &self.heap) };
+        let item = unsafe { Item::at(link, &self.heap) }.filter(|_| *hops < HOPS_MAX);
         if item.is_none() && link != 0 {
             self.note_damage(link);
         }
@@ -233,9 +236,10 @@ impl Table {
     /// # Safety
     /// `slot` starts a chain whose stripe the caller has locked.
     unsafe fn search(&self, mut slot: *mut u64, wanted: impl Fn(&Item) -> bool) -> Option<Found> {
+        let mut hops = 0;
         loop {
             // SAFETY: the chain does not change under the lock.
-            let item = unsafe { self.item(*slot) }?;
+            let item = unsafe { self.item(*slot, &mut hops) }?;
             if wanted(&item) {
                 return Some(Found { item, slot });
             }
@@ -251,14 +255,15 @@ impl Table {
     unsafe fn split_chain(&self, tx: &Tx<'_>, mut low: *mut u64, mut high: *mut u64, bit: u64) {
         // SAFETY: by the caller; each link that changes is marked by `link`.
         unsafe {
-            let mut next = *low;
-            while let Some(item) = self.item(next) {
+            let (mut next, mut hops) = (*low, 0);
+            while let Some(item) = self.item(next, &mut hops) {
                 next = item.next();
                 let slot = if item.hash() & bit == 0 { &mut low } else { &mut high };
                 link(tx, *slot, item.address());
                 *slot = item.next_slot();
             }
-            link(tx, low, 0);
+            // No item, or what a damaged pool holds there, which `verify` is to find.
+            link(tx, low, next);
             link(tx, high, 0);
         }
     }
@@ -277,7 +282,8 @@ impl Table {
             let line = self.line(index);
             for bucket in 0..BUCKETS {
                 let mut next = *head_slot(line, bucket);
-                while let Some(item) = self.item(next) {
+                let mut hops = 0;
+                while let Some(item) = self.item(next, &mut hops) {
                     next = item.next();
                     if !each(item) {
                         return;

@@ -451,7 +451,9 @@ fn overwritten_items_are_not_found() {
     let store = Store::open(&pool, 1 << 30, true, 0).unwrap();
     let mut worker = worker(&pool);
     let keys: Vec<String> = (0..20_000).map(|number| format!("key {number}")).collect();
-    keys.iter().for_each(|key| drop(put(&store, &mut worker, key.as_bytes(), 0)));
+    for key in &keys {
+        put(&store, &mut worker, key.as_bytes(), 0);
+    }
     let find = |key: &String| {
         let stripe = store.lock(store.hash(key.as_bytes()));
         stripe.find(key.as_bytes()).map(|found| (found.item.address(), found.item.data() == b"value\r\n"))
@@ -459,10 +461,17 @@ fn overwritten_items_are_not_found() {
     for key in keys.iter().step_by(10) {
         let Some((address, _)) = find(key) else { continue };
         let mut garbage: [u8; item::HEAD_LEN] = rng.random();
-        if rng.random() {
-            // A link to the last bytes of the heap.
-            let (base, len) = pool.heap_range();
-            garbage[..8].copy_from_slice(&(base as u64 + len - 16).to_ne_bytes());
+        // A link to the last bytes of the heap, or nothing at all; or the head as it is with a link to itself.
+        let (base, len) = pool.heap_range();
+        match rng.random_range(0..40) {
+            0..10 => garbage[..8].copy_from_slice(&(base as u64 + len - 16).to_ne_bytes()),
+            10..20 => garbage.fill(0),
+            // SAFETY: the item's head, which no other thread looks at.
+            20 => unsafe {
+                std::ptr::copy_nonoverlapping(address as *const u8, garbage.as_mut_ptr(), garbage.len());
+                garbage[..8].copy_from_slice(&address.to_ne_bytes());
+            },
+            _ => {}
         }
         // SAFETY: the item's head, which no other thread looks at.
         unsafe { std::ptr::copy_nonoverlapping(garbage.as_ptr(), address as *mut u8, garbage.len()) };
@@ -471,5 +480,9 @@ fn overwritten_items_are_not_found() {
         Some((_, is_whole)) => (whole + usize::from(is_whole), lost),
         None => (whole, lost + 1),
     });
+    // The table doubles, and what is damaged is passed over.
+    for key in &keys {
+        put(&store, &mut worker, format!("{key} again").as_bytes(), 0);
+    }
     assert!(whole > 15_000 && lost > 1000 && whole + lost == keys.len(), "{whole} are whole, {lost} are not found");
 }
