@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Where little of the budget is left, or some request stands still, memory is short: a worker [reads](Receiving::most_beyond) no more than
-//! [`KEEP`] bytes beyond what a share covers. A request that needs a share and gets none stands still: nothing more of it is read. Those of
-//! a worker that stand still get memory in the order in which they came; what is free, a request that comes meanwhile may take, if that
-//! is enough for it. One that has got none for [`PATIENCE_S`] is refused, one at a time where that gives memory back: a value is then
+//! [`KEEP`] bytes beyond what a share covers. A request that needs a share and gets none stands still: nothing more of it is read. Requests
+//! of one worker that stand still get memory in the order in which they came. A new request may take memory before them, if what is left is
+//! enough for it. A request that has got none for [`PATIENCE_S`] is refused, one at a time where that gives memory back: a value is then
 //! skipped as it comes, a longer line ends the connection. So nothing is kept for which there is no memory.
 //!
 //! Requests that arrive slowly keep the others waiting, so while memory is short each that has a share has to

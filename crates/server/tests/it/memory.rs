@@ -276,6 +276,7 @@ fn those_that_hold_memory_are_refused_one_by_one() {
     );
     assert_eq!(wait_for_answer(&mut served, &values[2]).0, REFUSED);
     assert!(!served.clients.are_starving());
+    assert_eq!(values[1].got(), "", "it goes on with what the first gave back");
     // The rest of a value that was refused is skipped.
     assert_eq!(served.say(&none, format!("{}\r\nget b\r\n", "v".repeat(10_000)).as_bytes()), "END\r\n");
     assert_eq!(served.stat(&reader, "curr_items"), 0);

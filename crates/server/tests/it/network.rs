@@ -89,7 +89,7 @@ fn a_client_that_does_not_read_costs_bounded_memory_and_gets_everything_in_the_e
 fn values_that_arrive_take_bounded_memory_together() {
     let server = Running::volatile(Config { memory_limit: Some(16 << 20), item_size_max: 8 << 20, ..config() });
     let value = vec![b'v'; 7_000_000];
-    // Each but the first is refused after a second; the first keeps its memory meanwhile, and sends no more.
+    // The first client keeps its memory and sends nothing for some seconds: the server refuses each of the others after one second.
     let mut clients: Vec<Client> = (0..7).map(|_| server.client()).collect();
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(format!("set k{index} 0 0 {}\r\n", value.len()).as_bytes());
