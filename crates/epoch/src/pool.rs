@@ -313,6 +313,12 @@ impl Pool {
         (self.engine().heap.base().as_ptr().addr(), self.engine().heap.len())
     }
 
+    /// Whether a live block starts at an address, which may be any: whoever is given addresses by data that may be damaged looks before it
+    /// frees.
+    pub fn is_live(&self, block: NonNull<u8>) -> bool {
+        self.engine().heap.allocator().is_live(block)
+    }
+
     /// Usable bytes of a live block.
     ///
     /// # Safety

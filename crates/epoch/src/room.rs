@@ -114,9 +114,10 @@ impl Pool {
         self.engine().heap.allocator().survey(random, size)
     }
 
-    /// Whether so many chunks were ever in use that [`survey`](Self::survey) finds places for a block of `size` bytes.
-    pub fn has_windows(&self, size: usize) -> bool {
-        self.engine().heap.allocator().has_windows(size)
+    /// Bytes of chunks that never were in use, all neighbours: a block as large fits there, while [so many](Self::chunk_bytes_left) may come
+    /// into use.
+    pub fn chunk_bytes_never_used(&self) -> u64 {
+        self.engine().heap.allocator().chunk_bytes_never_used()
     }
 
     /// The same of the large block at `address`, and what lies behind it as far as one of `size` bytes goes.

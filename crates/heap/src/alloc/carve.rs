@@ -189,14 +189,19 @@ impl Allocator {
 
     /// The live large object at `addr`; panics if there is none.
     pub(super) fn large_at(&self, addr: usize) -> Run {
+        self.find_large(addr).unwrap_or_else(|seen| refuse(addr, seen))
+    }
+
+    /// The large object that starts at an address, or what stands there instead.
+    pub(super) fn find_large(&self, addr: usize) -> Result<Run, Seen> {
         let place = self.geo.offset_of(addr).and_then(|off| Some((off, self.geo.chunk_of(off)?)));
         let large = place.filter(|&(off, chunk)| off == self.geo.offset(chunk) && matches!(self.table.get(chunk), Entry::Large));
-        let Some((_, chunk)) = large else { refuse(addr, Seen::Unwritten) };
+        let Some((_, chunk)) = large else { return Err(Seen::Unwritten) };
         match self.run_header(chunk) {
-            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Run::solid(chunk, len, 0, false),
-            Ok(Some(RunHeader { kind: Kind::Free, len, .. })) => refuse(addr, Seen::Free(len as usize * CHUNK as usize)),
-            Err(why) => refuse(addr, Seen::Damaged(why)),
-            _ => refuse(addr, Seen::Unwritten),
+            Ok(Some(RunHeader { kind: Kind::Large { .. }, len, .. })) => Ok(Run::solid(chunk, len, 0, false)),
+            Ok(Some(RunHeader { kind: Kind::Free, len, .. })) => Err(Seen::Free(len as usize * CHUNK as usize)),
+            Err(why) => Err(Seen::Damaged(why)),
+            _ => Err(Seen::Unwritten),
         }
     }
 

@@ -214,6 +214,15 @@ impl Allocator {
         }
     }
 
+    /// Whether a live block starts at `ptr`, which may be any address.
+    pub fn is_live(&self, ptr: NonNull<u8>) -> bool {
+        let addr = ptr.as_ptr() as usize;
+        match self.small_block(addr) {
+            Some((off, slab)) => matches!(self.seen(&slab, off), Seen::Live(_)),
+            None => self.find_large(addr).is_ok(),
+        }
+    }
+
     /// Bytes the block can hold: at least what was asked for. Only those asked for were marked by `alloc`.
     ///
     /// # Panics

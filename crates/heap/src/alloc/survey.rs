@@ -176,9 +176,9 @@ impl Allocator {
         self.survey_from((random % u64::from(places)) as u32, wanted)
     }
 
-    /// Whether there are chunks enough, up to the frontier, for a survey for a block of `size`.
-    pub fn has_windows(&self, size: usize) -> bool {
-        self.chunks_to_frontier() >= chunks_for(size)
+    /// Bytes of chunks that never were in use, all neighbours.
+    pub fn chunk_bytes_never_used(&self) -> u64 {
+        u64::from(self.geo.chunks - self.chunks_to_frontier()) * CHUNK
     }
 
     fn chunks_to_frontier(&self) -> u32 {

@@ -175,7 +175,6 @@ impl Store {
         for (stripe, group) in stripes.iter_mut().zip(groups()) {
             for victim in group {
                 stripe.aim(victim.hash);
-                // A damaged one, which has no block that could be freed, is not found.
                 let Some(found) = stripe.find_at(victim.address) else { continue };
                 let (life, fetched, expiring) = (self.life(&found.item, now), found.item.fetched(), found.item.expires() != 0);
                 stripe.give_up(&tx, found, life);
@@ -226,7 +225,7 @@ impl Store {
         }
         let is_cleared = matches!(result, Ok(true));
         worker.counters.inc(if is_cleared { Counter::WindowsCleared } else { Counter::WindowsKept });
-        worker.failed += usize::from(!is_cleared);
+        worker.tried.failed += usize::from(!is_cleared);
         worker.rested = worker.rested.max(Instant::now() + REST_FACTOR * work.took);
         result
     }

@@ -97,9 +97,12 @@ impl Locked<'_> {
         let grown = new.room() as i64 - old.room() as i64;
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {
-            *new.next_slot() = old.next();
+            let (behind, has_block) = self.leave(old);
+            *new.next_slot() = behind;
             table::link(tx, found.slot, new.address());
-            tx.free(old.block());
+            if has_block {
+                tx.free(old.block());
+            }
         }
         self.account(tx, 0, grown, expiring);
         Ok(new)
@@ -116,9 +119,10 @@ impl Locked<'_> {
 
     /// Removes an item.
     pub fn remove(&self, tx: &Tx<'_>, found: Found) {
-        self.unlink(tx, found);
-        // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
-        unsafe { tx.free(found.item.block()) };
+        if self.unlink(tx, found) {
+            // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
+            unsafe { tx.free(found.item.block()) };
+        }
     }
 
     /// Removes an item that no request asked to remove.
@@ -132,15 +136,30 @@ impl Locked<'_> {
 
     /// Removes an item that no crash has to bring back: at most [lost](Item::is_lost).
     fn evict(&self, tx: &Tx<'_>, found: Found) {
-        self.unlink(tx, found);
-        // SAFETY: as in `remove`; no CAS id is 0, and a lost item has no life (`Store::life`).
-        unsafe { tx.discard(found.item.block(), item::LOST_WORD) };
+        if self.unlink(tx, found) {
+            // SAFETY: as in `remove`; no CAS id is 0, and a lost item has no life (`Store::life`).
+            unsafe { tx.discard(found.item.block(), item::LOST_WORD) };
+        }
     }
 
-    fn unlink(&self, tx: &Tx<'_>, Found { item, slot }: Found) {
+    /// Takes an item out of its chain; whether its block is there to be freed.
+    fn unlink(&self, tx: &Tx<'_>, Found { item, slot }: Found) -> bool {
         self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        let (behind, has_block) = self.leave(item);
         // SAFETY: the stripe is locked and encloses `tx`.
-        unsafe { table::link(tx, slot, item.next()) };
+        unsafe { table::link(tx, slot, behind) };
+        has_block
+    }
+
+    /// Where the chain goes on behind an item that leaves it, and whether the item's block is there to be freed. In a damaged pool two links
+    /// may lead to one item: at the second of them it is freed already, and the chain ends there.
+    fn leave(&self, item: Item) -> (u64, bool) {
+        let has_block = self.store.pool.is_live(item.block());
+        if !has_block {
+            self.store.table.note_damage(item.address());
+        }
+        let goes_on = has_block && item.next() != item.address();
+        (if goes_on { item.next() } else { 0 }, has_block)
     }
 
     /// Changes an item's expiry time, bits and CAS id.

@@ -91,8 +91,8 @@ pub struct Worker {
     clearing: Option<evict::Work>,
     /// The hash of the key whose item the request at hand builds on: that item is not evicted for it.
     kept: Option<u64>,
-    /// Windows that could not be cleared for the request at hand, in all its turns.
-    failed: usize,
+    /// What the request at hand has tried, in all its turns.
+    tried: room::Tried,
     /// The request at hand took its share of time: others have their turns before it is carried out again.
     paused: bool,
     /// Work of the turn at hand, in bytes: see [`TURN`].
@@ -115,7 +115,7 @@ impl Worker {
             rested: Instant::now(),
             clearing: None,
             kept: None,
-            failed: 0,
+            tried: room::Tried::default(),
             paused: false,
             work: 0,
             random,

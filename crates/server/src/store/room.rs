@@ -52,6 +52,8 @@ const ASKED: usize = 8;
 const TRIES: usize = 6;
 /// Windows that may turn out not to be clearable for one request, in all its turns.
 const FAILED_MAX: usize = 12;
+/// How often no window with anything in use is found before a request is refused; each time half as large a one is looked for.
+const MISSES_MAX: usize = 24;
 /// Between two comparisons of a worker that is not out of everything.
 pub(super) const REST: Duration = Duration::from_millis(10);
 /// A window must be better by this factor than the class's own victims.
@@ -62,6 +64,15 @@ struct Choice {
     survey: Survey,
     /// What is lost with it, per byte wanted: see [`Candidate::loss`].
     loss: f64,
+}
+
+/// What a request has tried so far.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    /// Windows that could not be cleared.
+    pub(super) failed: usize,
+    /// Bytes of windows that were cleared so that as many may come into use elsewhere.
+    cleared: u64,
 }
 
 impl Store {
@@ -99,7 +110,7 @@ impl Store {
             result = attempt(worker, self);
         }
         if !matches!(result, Err((Failure::NoLogSpace, _))) {
-            worker.failed = 0;
+            worker.tried = Tried::default();
         }
         result.map_err(|(failure, _)| failure)
     }
@@ -174,7 +185,7 @@ impl Store {
             return Ok(true);
         }
         for _ in 0..TRIES {
-            if worker.failed >= FAILED_MAX {
+            if worker.tried.failed >= FAILED_MAX {
                 break;
             }
             if let Some(choice) = self.best_window(worker, wanted)
@@ -183,19 +194,38 @@ impl Store {
                 return Ok(true);
             }
         }
-        self.window_for_the_missing(worker, wanted)
+        self.room_behind_all(worker, wanted)
     }
 
-    /// Clears a window of as many chunks as are missing for a value that takes more of them than were ever in use, since no window is as
-    /// large. A request that builds on an item is left to be refused: that item may be all that is in the way.
-    fn window_for_the_missing(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        if self.pool.has_windows(wanted) || worker.kept.is_some() || worker.failed >= FAILED_MAX {
+    /// Clears windows until chunks that were never used may come into use: where no window is as large as the value, because fewer chunks
+    /// were ever in use, or because each holds a segment of the table. They need not be neighbours. A request that builds on an item is left
+    /// to be refused: that item may be all that is in the way.
+    fn room_behind_all(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        let takes = Pool::chunk_bytes_for(wanted);
+        if worker.kept.is_some() || takes > self.pool.chunk_bytes_never_used() {
             return Ok(false);
         }
-        let missing = Pool::chunk_bytes_for(wanted).saturating_sub(self.pool.chunk_bytes_left()) as usize;
-        match self.best_window(worker, missing) {
-            Some(choice) if missing > 0 => self.clear(worker, &choice.survey, missing),
-            _ => Ok(false),
+        let (until, mut most, mut misses) = (Instant::now() + SLICE, takes, 0);
+        loop {
+            let missing = takes.saturating_sub(self.pool.chunk_bytes_left());
+            if missing == 0 {
+                return Ok(true);
+            }
+            // Other workers may take what comes free.
+            if misses == MISSES_MAX || worker.tried.failed >= FAILED_MAX || worker.tried.cleared >= 2 * takes {
+                return Ok(false);
+            }
+            let size = missing.min(most) as usize;
+            let Some(choice) = self.best_used_window(worker, size) else {
+                (most, misses) = ((most / 2).max(1), misses + 1);
+                continue;
+            };
+            worker.tried.cleared += choice.survey.used_bytes();
+            self.clear(worker, &choice.survey, size)?;
+            worker.thread.release_cleared();
+            if Instant::now() >= until {
+                return Err(worker.pause());
+            }
         }
     }
 
@@ -270,15 +300,25 @@ impl Store {
     /// The window with the least loss of some.
     fn best_window(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
         let left = self.pool.chunk_bytes_left();
+        self.best_of_windows(worker, wanted, |survey, loss| {
+            // Chunks that are free, but beyond the bound: only if there is nothing else.
+            let is_beyond = Pool::chunk_bytes_for(wanted) > survey.used_bytes() + left;
+            Some(if is_beyond { loss + 1e9 } else { loss })
+        })
+    }
+
+    /// The window with the least loss for each byte that comes free, of some of which any is in use.
+    fn best_used_window(&self, worker: &mut Worker, wanted: usize) -> Option<Choice> {
+        self.best_of_windows(worker, wanted, |survey, loss| (survey.used_bytes() > 0).then(|| loss / survey.used_bytes() as f64))
+    }
+
+    /// The window of some to which `rank`, given what is lost with it, gives the lowest place.
+    fn best_of_windows(&self, worker: &mut Worker, wanted: usize, rank: impl Fn(&Survey, f64) -> Option<f64>) -> Option<Choice> {
         let mut best: Option<Choice> = None;
         for _ in 0..WINDOWS {
             let random = worker.random();
             let Some(survey) = self.pool.survey(random, wanted) else { continue };
-            let mut loss = self.loss_of(&survey, worker, wanted);
-            // Chunks that are free, but beyond the bound: only if there is nothing else.
-            if Pool::chunk_bytes_for(wanted) > survey.used_bytes() + left {
-                loss += 1e9;
-            }
+            let Some(loss) = rank(&survey, self.loss_of(&survey, worker, wanted)) else { continue };
             // The look at the table's segments is the longest: last.
             let is_better = best.as_ref().is_none_or(|best| loss < best.loss);
             if is_better && !self.holds_kept(worker, survey.range()) && !self.roots.stand_in(survey.range()) {
@@ -329,7 +369,7 @@ impl Store {
     /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free
     /// chunks. At most `most` windows; whether there is more to do.
     pub(super) fn shrink(&self, worker: &mut Worker, most: usize) -> Result<bool, Failure> {
-        worker.failed = 0;
+        worker.tried = Tried::default();
         if self.evict && self.is_over(0) {
             return self.evict_until_within(worker, 0);
         }
@@ -378,7 +418,7 @@ impl Store {
             let note = |item: Item| {
                 match self.life(&item, worker.now) {
                     Life::Live => {}
-                    // A head of zeros, as damage leaves it, looks like a lost item's; it has no block that could be freed.
+                    // No link of this stripe leads to an item of another but in a damaged pool.
                     _ if stripe_of(item.hash()) != stripe => damaged = damaged.or(Some(item.address())),
                     life => dead.push((item.hash(), item.address(), life)),
                 }
@@ -393,6 +433,9 @@ impl Store {
             );
         }
         if !dead.is_empty() {
+            // In a damaged pool a circle of links shows its items again and again.
+            dead.sort_unstable_by_key(|&(_, address, _)| address);
+            dead.dedup_by_key(|&mut (_, address, _)| address);
             let reserve = dead.len() * 256 + 4096;
             let counters = Arc::clone(&worker.counters);
             let tx = worker.begin_upkeep(reserve)?;

@@ -36,7 +36,7 @@ const SEGMENT_BITS: u32 = SEGMENT_LINES.trailing_zeros();
 /// Lines of a new table, as a power of two.
 pub const BITS_MIN: u32 = 12;
 /// No chain has as many items: the table doubles long before.
-const HOPS_MAX: u32 = 1 << 20;
+const HOPS_MAX: u32 = 1 << 16;
 /// Largest table: 2^30 lines, 7.5 thousand million buckets.
 pub const BITS_MAX: u32 = 30;
 /// Locks, as a power of two; not more than the lines of the smallest table.
@@ -90,6 +90,41 @@ pub struct Found {
     pub item: Item,
     /// The link: a bucket head or the `next` of the item before.
     pub slot: *mut u64,
+}
+
+/// The items of a chain. A link to no item, which a damaged pool may hold, ends it; so do more links than a chain has, which lead back.
+///
+/// What must always hold: the lock of the chain's stripe is held.
+struct Chain<'t> {
+    table: &'t Table,
+    /// The link to follow next.
+    slot: *mut u64,
+    hops: u32,
+}
+
+impl Iterator for Chain<'_> {
+    type Item = Found;
+
+    #[inline]
+    fn next(&mut self) -> Option<Found> {
+        let slot = self.slot;
+        // SAFETY: a head of the table, or the `next` of an item in the heap, which is mapped as long as the pool lives; nobody else changes
+        // it under the lock.
+        let (link, item) = unsafe { (*slot, Item::at(*slot, &self.table.heap)) };
+        self.hops += 1;
+        match item {
+            Some(item) if self.hops < HOPS_MAX => {
+                self.slot = item.next_slot();
+                Some(Found { item, slot })
+            }
+            _ => {
+                if link != 0 {
+                    self.table.note_damage(link);
+                }
+                None
+            }
+        }
+    }
 }
 
 /// The table's DRAM side: where the segments are, and the shape. Rebuilt at open from the durable root in time proportional to
@@ -187,8 +222,8 @@ impl Table {
     /// # Safety
     /// The caller holds the lock of `hash`'s stripe, taken before it asked for `shape`, and keeps it while it uses the result.
     pub unsafe fn find(&self, shape: Shape, hash: u64, key: &[u8]) -> Option<Found> {
-        // SAFETY: by the caller's lock, the chain is well formed and does not change.
-        unsafe { self.search(self.chain(shape, hash), |item| item.hash() == hash && item.key() == key) }
+        // SAFETY: by the caller's lock, the chain does not change.
+        unsafe { self.items(self.chain(shape, hash)) }.find(|Found { item, .. }| item.hash() == hash && item.key() == key)
     }
 
     /// Finds the item at `address`, if it is still linked under `hash`.
@@ -197,7 +232,7 @@ impl Table {
     /// The caller holds the lock of `hash`'s stripe, taken before it asked for `shape`, and keeps it while it uses the result.
     pub unsafe fn find_at(&self, shape: Shape, hash: u64, address: u64) -> Option<Found> {
         // SAFETY: as in `find`.
-        unsafe { self.search(self.chain(shape, hash), |item| item.address() == address) }
+        unsafe { self.items(self.chain(shape, hash)) }.find(|found| found.item.address() == address)
     }
 
     /// Finds an item of `hash` whose address lies in a range.
@@ -206,44 +241,25 @@ impl Table {
     /// As of [`find_at`](Self::find_at).
     pub unsafe fn find_in(&self, shape: Shape, hash: u64, range: &Range<u64>) -> Option<Found> {
         // SAFETY: as in `find`.
-        unsafe { self.search(self.chain(shape, hash), |item| item.hash() == hash && range.contains(&item.address())) }
+        unsafe { self.items(self.chain(shape, hash)) }
+            .find(|Found { item, .. }| item.hash() == hash && range.contains(&item.address()))
     }
 
-    /// The item that a link leads to. What a damaged pool holds in its place ends the chain, and so does a link back: `hops` counts the links.
+    /// The items of the chain that starts at `slot`.
     ///
     /// # Safety
-    /// The caller holds the lock of the link's stripe while it uses the result.
-    #[inline]
-    unsafe fn item(&self, link: u64, hops: &mut u32) -> Option<Item> {
-        *hops += 1;
-        // SAFETY: by the caller; the heap is mapped as long as the pool lives.
-        let item = unsafe { Item::at(link, &self.heap) }.filter(|_| *hops < HOPS_MAX);
-        if item.is_none() && link != 0 {
-            self.note_damage(link);
-        }
-        item
+    /// The caller holds the lock of the chain's stripe while it uses the iterator and its results.
+    unsafe fn items(&self, slot: *mut u64) -> Chain<'_> {
+        Chain { table: self, slot, hops: 0 }
     }
 
+    /// Says once that the pool is damaged, if a link leads to `link`.
     #[cold]
-    fn note_damage(&self, link: u64) {
+    pub(super) fn note_damage(&self, link: u64) {
         if !self.is_damaged.swap(true, Ordering::Relaxed) {
             log::error!(
                 "the pool is damaged: {link:#x} is no place of an item; items behind it are not found. Stop the server and run `towa verify`"
             );
-        }
-    }
-
-    /// # Safety
-    /// `slot` starts a chain whose stripe the caller has locked.
-    unsafe fn search(&self, mut slot: *mut u64, wanted: impl Fn(&Item) -> bool) -> Option<Found> {
-        let mut hops = 0;
-        loop {
-            // SAFETY: the chain does not change under the lock.
-            let item = unsafe { self.item(*slot, &mut hops) }?;
-            if wanted(&item) {
-                return Some(Found { item, slot });
-            }
-            slot = item.next_slot();
         }
     }
 
@@ -255,15 +271,15 @@ impl Table {
     unsafe fn split_chain(&self, tx: &Tx<'_>, mut low: *mut u64, mut high: *mut u64, bit: u64) {
         // SAFETY: by the caller; each link that changes is marked by `link`.
         unsafe {
-            let (mut next, mut hops) = (*low, 0);
-            while let Some(item) = self.item(next, &mut hops) {
-                next = item.next();
+            let mut chain = self.items(low);
+            // An item's link changes only after it was followed.
+            for Found { item, .. } in chain.by_ref() {
                 let slot = if item.hash() & bit == 0 { &mut low } else { &mut high };
                 link(tx, *slot, item.address());
                 *slot = item.next_slot();
             }
-            // No item, or what a damaged pool holds there, which `verify` is to find.
-            link(tx, low, next);
+            // 0, or the link of a damaged pool that ended the chain, which `verify` is to find.
+            link(tx, low, *chain.slot);
             link(tx, high, 0);
         }
     }
@@ -281,13 +297,8 @@ impl Table {
             }
             let line = self.line(index);
             for bucket in 0..BUCKETS {
-                let mut next = *head_slot(line, bucket);
-                let mut hops = 0;
-                while let Some(item) = self.item(next, &mut hops) {
-                    next = item.next();
-                    if !each(item) {
-                        return;
-                    }
+                if !self.items(head_slot(line, bucket)).all(|found| each(found.item)) {
+                    return;
                 }
             }
         }

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::counters::Counter;
 use crate::error::Error;
 
+mod large;
 mod room;
 
 fn pool() -> Pool {
@@ -485,4 +486,52 @@ fn overwritten_items_are_not_found() {
         put(&store, &mut worker, format!("{key} again").as_bytes(), 0);
     }
     assert!(whole > 15_000 && lost > 1000 && whole + lost == keys.len(), "{whole} are whole, {lost} are not found");
+}
+
+/// A link that leads back to its item, or to the one before it, ends the chain. Whether the items of the circle are evicted, replaced or found
+/// by the crawler, each block is freed once, and none is left in the chain in the end.
+#[test]
+fn the_items_of_a_circle_are_freed_once() {
+    let pool = pool();
+    let store = Store::open(&pool, 1 << 30, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let keys: Vec<String> = (0..6000).map(|number| format!("key {number}")).collect();
+    for key in &keys {
+        put(&store, &mut worker, key.as_bytes(), 1500);
+    }
+    let mut circles = Vec::new();
+    for key in &keys {
+        let stripe = store.lock(store.hash(key.as_bytes()));
+        let Some(found) = stripe.find(key.as_bytes()) else { continue };
+        // SAFETY: the links of items, which come first in them, under their stripe's lock.
+        unsafe {
+            let behind = *found.item.next_slot();
+            match circles.len() % 4 {
+                0 if behind == 0 => *found.item.next_slot() = found.item.address(),
+                1..4 if behind != 0 => *(behind as *mut u64) = found.item.address(),
+                _ => continue,
+            }
+        }
+        circles.push(key);
+    }
+    assert!(circles.len() > 400, "{} circles", circles.len());
+    for (number, key) in circles.iter().enumerate() {
+        let hash = store.hash(key.as_bytes());
+        let Some(found) = store.lock(hash).find(key.as_bytes()) else { continue };
+        match number % 3 {
+            // Twice, as samples may have it.
+            0 => {
+                let victim = store.candidate(found.item.address() as usize, worker.now);
+                assert!(store.evict(&mut worker, vec![victim; 2]).unwrap() > 0);
+            }
+            1 => _ = put(&store, &mut worker, key.as_bytes(), 1500),
+            _ => {}
+        }
+    }
+    worker.now = 2000;
+    for stripe in (0..STRIPES).chain(0..STRIPES) {
+        store.crawl_stripe(&mut worker, stripe, 0, u64::MAX / 2).unwrap();
+    }
+    let left = keys.iter().filter(|key| store.lock(store.hash(key.as_bytes())).find(key.as_bytes()).is_some()).count();
+    assert_eq!(left, 0);
 }

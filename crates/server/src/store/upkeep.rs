@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::room::Tried;
 use super::root::CAS_RESERVE;
 use super::table::{BITS_MAX, BUCKETS, SEGMENT_BLOCK, STRIPES};
 use super::{Failure, Store, Worker};
@@ -249,7 +250,7 @@ impl Keeper {
 
     /// Whether room for another segment of the table was made.
     fn make_room_for_segment(&mut self) -> bool {
-        self.worker.failed = 0;
+        self.worker.tried = Tried::default();
         while !self.stopping() {
             match self.store.make_room(&mut self.worker, SEGMENT_BLOCK) {
                 Err(Failure::NoLogSpace) => std::thread::sleep(NAP),

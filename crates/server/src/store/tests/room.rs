@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::*;
 
-const LIMIT: u64 = 16 << 20;
+pub(super) const LIMIT: u64 = 16 << 20;
 
 /// A key that says its value's length.
 fn key_of(number: u32, len: usize) -> String {
@@ -20,7 +20,7 @@ fn value_of(key: &str, len: usize) -> Vec<u8> {
 }
 
 /// Stores as a connection does: again after a pause, and when the log has space.
-fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> std::result::Result<(), Failure> {
+pub(super) fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> std::result::Result<(), Failure> {
     store_sized_keeping(store, worker, number, len, None)
 }
 
@@ -61,7 +61,7 @@ fn store_sized_keeping(
 }
 
 /// Looks at every item: how many there are of each length.
-fn verify_values(store: &Store) -> HashMap<usize, usize> {
+pub(super) fn verify_values(store: &Store) -> HashMap<usize, usize> {
     let mut found = HashMap::new();
     store.visit(1000, |item| {
         let key = std::str::from_utf8(item.key()).unwrap();
@@ -74,7 +74,7 @@ fn verify_values(store: &Store) -> HashMap<usize, usize> {
 }
 
 /// Stores values of one length; checks that none is refused, and that what goes is about what comes.
-fn phase(store: &Store, worker: &mut Worker, numbers: std::ops::Range<u32>, len: usize) {
+pub(super) fn phase(store: &Store, worker: &mut Worker, numbers: std::ops::Range<u32>, len: usize) {
     let (before, count) = (store.bytes(), numbers.len() as u64);
     worker.now += 10;
     for number in numbers {
@@ -121,24 +121,6 @@ fn values_of_all_sizes_take_each_others_place() {
         for len in [50_000, 700_000, 100] {
             phase(&store, &mut worker, number..number + 30, len);
             number += 30;
-        }
-    }
-}
-
-/// One large value, and then one for which it has to go, although fewer chunks were ever in use than that takes.
-#[test]
-fn a_value_larger_than_all_that_is_there_takes_its_place() {
-    for (first, second) in [(6_000_000, 13_000_000), (6_000_000, 12_000_000), (100_000, 14_000_000)] {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { heap_len: 6 * LIMIT, log_len: Some(8 * LIMIT), manual: true, ..Options::default() };
-        for pool in [Pool::create(&dir.path().join("pool"), &options).unwrap(), Pool::volatile(&options).unwrap()] {
-            let store = Store::open(&pool, LIMIT, true, 0).unwrap();
-            let mut worker = worker(&pool);
-            let many = 6_000_000 / first as u32;
-            phase(&store, &mut worker, 0..many, first);
-            worker.now += 10;
-            store_sized(&store, &mut worker, many, second).unwrap();
-            assert_eq!(verify_values(&store)[&second], 1);
         }
     }
 }

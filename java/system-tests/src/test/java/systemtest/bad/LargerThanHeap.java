@@ -73,11 +73,7 @@ public final class LargerThanHeap {
                 loaded++;
             }
         } catch (OutOfMemoryError e) {
-            // That part is for the next time; its holder has nothing.
-            if (parts[from + loaded].isLoaded()) {
-                check(from + loaded, (Map<?, ?>) parts[from + loaded].get());
-                loaded++;
-            }
+            // That part is for the next time, whether its holder has it or not: looking at it takes room, too.
         }
         return loaded;
     }

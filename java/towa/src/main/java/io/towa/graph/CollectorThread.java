@@ -65,11 +65,12 @@ final class CollectorThread extends Thread {
                 } else if (looks % HEAP_LOOKS == 0 && heapIsFull()) {
                     collectForHeap();
                 }
+            } catch (OutOfMemoryError e) {
+                // The heap is full, perhaps of what a cycle would drop: the next look may find the little that it needs. First of the clauses:
+                // the JVM looks for the other one's class, which is not there yet, only for other exceptions.
             } catch (PoolException e) {
                 // Damage in what was never loaded: who loads it will hear of it, and so does who finds the pool full. Nothing more is freed.
                 return;
-            } catch (OutOfMemoryError e) {
-                // The heap is full, perhaps of what a cycle would drop: the next look may find the little that it needs.
             }
         }
     }
