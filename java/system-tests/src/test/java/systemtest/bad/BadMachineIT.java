@@ -105,6 +105,12 @@ class BadMachineIT {
         survives("garbage", "-XX:+UseSerialGC", "-Xmx48m");
     }
 
+    /** G1 allocates in regions that are wholly free. */
+    @Test
+    void theHeapEndsFullOfWhatWasDurableInRegions() throws Exception {
+        survives("garbage", "-XX:+UseG1GC", "-Xmx48m");
+    }
+
     @Test
     void thePoolIsLargerThanTheHeap() throws Exception {
         Path file = folder.resolve("pool");

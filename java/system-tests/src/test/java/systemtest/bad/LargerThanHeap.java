@@ -33,6 +33,10 @@ public final class LargerThanHeap {
             System.out.println("done");
             return;
         }
+        // All that is linked at its first use is linked now, and not when the heap is full.
+        parts[0] = parts[0];
+        unlink(0, 0);
+        Towa.verify();
         int refused = 0;
         for (int from = 0; from < PARTS; ) {
             int loaded = load(from);

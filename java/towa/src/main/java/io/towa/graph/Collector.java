@@ -41,8 +41,11 @@ public final class Collector {
     /** Serialises cycles. */
     private static final Object CYCLE = new Object();
     private static final Object HANDED = new Object();
-    /** Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. */
-    private static final int RESERVE = 256 << 10;
+    /**
+     * Bytes of heap kept for a cycle that finds no other: more than the marker of a pool of some thousand classes needs, but for its stack. G1 allocates in regions that are
+     * wholly free, and gives an array of more than half a region one of its own: so that is how large this one is.
+     */
+    private static final int RESERVE = (int) Math.max(256 << 10, largestRegion() / 2 + 1024);
 
     /** Under CYCLE: the pool is about to be closed, or not open yet. */
     private static boolean stopped = true;
@@ -94,6 +97,15 @@ public final class Collector {
         } finally {
             keepReserve();
         }
+    }
+
+    /** How large G1 makes its regions at most, if it is not told: a power of two, 1 to 32 MiB, of which the heap has about 2048. */
+    private static long largestRegion() {
+        long size = 1 << 20;
+        while (size < 32 << 20 && size < Runtime.getRuntime().maxMemory() / 2048) {
+            size *= 2;
+        }
+        return size;
     }
 
     private static void keepReserve() {
