@@ -5,17 +5,21 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use towa_media::{Durability, LINE, Region};
 
 use crate::Result;
+use crate::alloc::Full;
 use crate::log::Log;
 use crate::log::commit::Commit;
 use crate::log::frame::LINES_MAX;
 
 /// Space is provided ahead of the frontier in steps of this.
 const PROVIDE_STEP: u64 = 16 << 20;
+/// The log is told once in this time that there is no more space.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Bytes of lines applied together on sync media: an eighth of the log, within these.
 const BATCH_MIN: u64 = 4 << 20;
 const BATCH_MAX: u64 = 32 << 20;
@@ -154,9 +158,23 @@ pub(crate) struct ImageSpace {
     pub provided: Mutex<u64>,
     /// The allocator gives back memory of it, and asks for it again.
     pub may_have_holes: bool,
+    /// When the log was last told that there is no more.
+    pub told: Mutex<Option<Instant>>,
 }
 
 impl ImageSpace {
+    /// As [`provide`](Self::provide). What went wrong goes to the log, once a minute: the program hears that the heap is full, and not why.
+    pub fn provide_or_say_why(&self, range: Range<u64>) -> std::result::Result<(), Full> {
+        self.provide(range).map_err(|why| {
+            let mut told = self.told.lock();
+            if told.is_none_or(|at| at.elapsed() > TOLD_AGAIN) {
+                log::warn!("the heap cannot grow: {why}");
+                *told = Some(Instant::now());
+            }
+            Full
+        })
+    }
+
     /// Provides space for these offsets, and some beyond where there is enough. What had space before may have been given back.
     pub fn provide(&self, range: Range<u64>) -> towa_media::Result<()> {
         let end = range.end;

@@ -217,8 +217,12 @@ impl Heap {
         let pool = medium.location();
         let heap_len = sb.heap_len;
         let superblock = Mutex::new(sb);
-        let space =
-            Arc::new(ImageSpace { image: Arc::clone(&image), provided: Mutex::new(frontier), may_have_holes: sb.is_in_place() });
+        let space = Arc::new(ImageSpace {
+            image: Arc::clone(&image),
+            provided: Mutex::new(frontier),
+            may_have_holes: sb.is_in_place(),
+            told: Mutex::default(),
+        });
         lock.watch(&[names::SUPERBLOCK, names::IMAGE, names::LOG])?;
         let store = Store { medium, image, redo, superblock_region, superblock, chain_end, recovered, space, lock };
         let heap = Self::assemble(working, heap_len, recovery, frontier, Some(store), pool)?;
@@ -244,7 +248,7 @@ impl Heap {
         // SAFETY: the heap's first chunk, mapped by `working`, which lives as long as the table (both in Heap).
         let roots = unsafe { RootTable::new(base, in_heap) }.map_err(|what| Error::Damaged { pool: pool.clone(), what })?;
         let space = store.as_ref().map(|s| Arc::clone(&s.space));
-        let provide = Box::new(move |range| space.as_ref().map_or(Ok(()), |s| s.provide(range).map_err(|_| alloc::Full)));
+        let provide = Box::new(move |range| space.as_ref().map_or(Ok(()), |s| s.provide_or_say_why(range)));
         // SAFETY: `working` is that mapping and lives as long as the allocator (both in Heap); beside the allocator only users
         // write there, into blocks, and the root table before `CHUNK`.
         let allocator = unsafe { Allocator::new(base, len, CHUNK, frontier, provide) };
