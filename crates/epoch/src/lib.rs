@@ -56,7 +56,7 @@ pub use options::{Mode, Options};
 #[doc(hidden)]
 pub use persister::Phase;
 pub use pool::Pool;
-pub use room::{Cleared, Clearing, Space, Survey};
+pub use room::{BlockState, Cleared, Clearing, Space, Survey};
 pub use stats::Stats;
 pub use thread::{Thread, Window};
 pub use towa_heap::{ROOT_NAME_MAX, Recovery, Root, accept_copy, applied_together, default_log_len, default_undo_len};

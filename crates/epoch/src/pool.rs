@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use towa_heap::alloc::BlockState;
 use towa_heap::superblock::Door;
 use towa_heap::{CreateOptions, Heap, LogShape, OpenOptions, Recovery, Root};
 use towa_media::{Durability, Kind, Medium};
@@ -313,10 +314,9 @@ impl Pool {
         (self.engine().heap.base().as_ptr().addr(), self.engine().heap.len())
     }
 
-    /// Whether a live block starts at an address, which may be any: whoever is given addresses by data that may be damaged looks before it
-    /// frees.
-    pub fn is_live(&self, block: NonNull<u8>) -> bool {
-        self.engine().heap.allocator().is_live(block)
+    /// What stands at an address, which may be any. For programs whose links may be damaged: `free` panics where no live block starts.
+    pub fn block_state(&self, block: NonNull<u8>) -> BlockState {
+        self.engine().heap.allocator().block_state(block)
     }
 
     /// Usable bytes of a live block.

@@ -9,8 +9,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+pub use towa_heap::alloc::{BlockState, Space, Survey};
 use towa_heap::alloc::{CHUNK, Inspected, SMALL_MAX, Window, blocks_in_chunks_for, chunks_for, class_for};
-pub use towa_heap::alloc::{Space, Survey};
 
 use crate::grace::Grace;
 use crate::pool::Pool;

@@ -107,6 +107,17 @@ pub struct Block {
     pub live: bool,
 }
 
+/// What stands at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// A live block starts there.
+    Live,
+    /// A block started there, and was freed.
+    Free,
+    /// No block starts there, or its header was overwritten.
+    NoBlock,
+}
+
 /// Makes sure that the heap has space for these offsets.
 pub type Provide = Box<dyn Fn(Range<u64>) -> Result<(), Full> + Send + Sync>;
 
@@ -214,12 +225,17 @@ impl Allocator {
         }
     }
 
-    /// Whether a live block starts at `ptr`, which may be any address.
-    pub fn is_live(&self, ptr: NonNull<u8>) -> bool {
+    /// What stands at `ptr`, which may be any address.
+    pub fn block_state(&self, ptr: NonNull<u8>) -> BlockState {
         let addr = ptr.as_ptr() as usize;
-        match self.small_block(addr) {
-            Some((off, slab)) => matches!(self.seen(&slab, off), Seen::Live(_)),
-            None => self.find_large(addr).is_ok(),
+        let seen = match self.small_block(addr) {
+            Some((off, slab)) => self.seen(&slab, off),
+            None => self.find_large(addr).map_or_else(|seen| seen, |run| Seen::Live(run.len as usize * CHUNK as usize)),
+        };
+        match seen {
+            Seen::Live(_) => BlockState::Live,
+            Seen::Free(_) => BlockState::Free,
+            Seen::Damaged(_) | Seen::Unwritten => BlockState::NoBlock,
         }
     }
 

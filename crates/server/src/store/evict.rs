@@ -225,7 +225,7 @@ impl Store {
         }
         let is_cleared = matches!(result, Ok(true));
         worker.counters.inc(if is_cleared { Counter::WindowsCleared } else { Counter::WindowsKept });
-        worker.tried.failed += usize::from(!is_cleared);
+        worker.failed += usize::from(!is_cleared);
         worker.rested = worker.rested.max(Instant::now() + REST_FACTOR * work.took);
         result
     }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use parking_lot::MutexGuard;
-use towa_epoch::Tx;
+use towa_epoch::{BlockState, Tx};
 
 use super::item::{self, Content, Item};
 use super::table::{self, Found, STRIPES};
@@ -86,7 +86,7 @@ impl Locked<'_> {
     pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
         let old = found.item;
         let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
-        if content.value.1.is_empty() && old.can_hold(content.size()) {
+        if content.value.1.is_empty() && old.can_hold(content.size()) && self.state(old) == BlockState::Live {
             // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
             unsafe { old.overwrite(tx, content) };
             self.account(tx, 0, 0, expiring);
@@ -94,17 +94,17 @@ impl Locked<'_> {
         }
         let new = self.create(tx, content)?;
         new.count_use(old.uses());
-        let grown = new.room() as i64 - old.room() as i64;
+        let (behind, has_block) = self.leave(old);
+        let old_room = if has_block { old.room() as i64 } else { 0 };
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {
-            let (behind, has_block) = self.leave(old);
             *new.next_slot() = behind;
             table::link(tx, found.slot, new.address());
             if has_block {
                 tx.free(old.block());
             }
         }
-        self.account(tx, 0, grown, expiring);
+        self.account(tx, i64::from(!has_block), new.room() as i64 - old_room, expiring);
         Ok(new)
     }
 
@@ -144,26 +144,38 @@ impl Locked<'_> {
 
     /// Takes an item out of its chain; whether its block is there to be freed.
     fn unlink(&self, tx: &Tx<'_>, Found { item, slot }: Found) -> bool {
-        self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
         let (behind, has_block) = self.leave(item);
+        if has_block {
+            self.account(tx, -1, -(item.room() as i64), -i64::from(item.expires() != 0));
+        }
         // SAFETY: the stripe is locked and encloses `tx`.
         unsafe { table::link(tx, slot, behind) };
         has_block
     }
 
     /// Where the chain goes on behind an item that leaves it, and whether the item's block is there to be freed. In a damaged pool two links
-    /// may lead to one item: at the second of them it is freed already, and the chain ends there.
+    /// may lead to one item: at the second of them it is freed already, and counted as gone, and the chain ends there.
     fn leave(&self, item: Item) -> (u64, bool) {
-        let has_block = self.store.pool.is_live(item.block());
-        if !has_block {
+        let state = self.state(item);
+        let goes_on = state != BlockState::Free && item.next() != item.address();
+        (if goes_on { item.next() } else { 0 }, state == BlockState::Live)
+    }
+
+    /// What stands where the item should.
+    fn state(&self, item: Item) -> BlockState {
+        let state = self.store.pool.block_state(item.block());
+        if state != BlockState::Live {
             self.store.table.note_damage(item.address());
         }
-        let goes_on = has_block && item.next() != item.address();
-        (if goes_on { item.next() } else { 0 }, has_block)
+        state
     }
 
     /// Changes an item's expiry time, bits and CAS id.
     pub fn put_state(&self, tx: &Tx<'_>, item: Item, expires: u32, bits: u8, cas: u64) {
+        // In a damaged pool the block may be free, and about to be another item's.
+        if self.state(item) != BlockState::Live {
+            return;
+        }
         self.account(tx, 0, 0, i64::from(expires != 0) - i64::from(item.expires() != 0));
         // SAFETY: the stripe is locked and encloses `tx`.
         unsafe { item.put_state(tx, expires, bits, cas) };
@@ -171,6 +183,10 @@ impl Locked<'_> {
 
     /// Overwrites a counter's digits.
     pub fn put_number(&self, tx: &Tx<'_>, item: Item, digits: &[u8], cas: u64) {
+        // In a damaged pool the block may be free, and about to be another item's.
+        if self.state(item) != BlockState::Live {
+            return;
+        }
         // SAFETY: the stripe is locked and encloses `tx`; the caller compared the lengths.
         unsafe { item.put_number(tx, digits, cas) };
     }

@@ -21,6 +21,7 @@ mod evict;
 mod growth;
 pub mod item;
 mod locked;
+mod reservation;
 mod room;
 mod root;
 pub mod table;
@@ -38,6 +39,7 @@ use crate::error::Result;
 pub use check::{StoreReport, check};
 use item::Item;
 pub use locked::Locked;
+use reservation::Reservation;
 pub use room::LEAST;
 pub use root::NAME as ROOT;
 use root::Roots;
@@ -91,8 +93,8 @@ pub struct Worker {
     clearing: Option<evict::Work>,
     /// The hash of the key whose item the request at hand builds on: that item is not evicted for it.
     kept: Option<u64>,
-    /// What the request at hand has tried, in all its turns.
-    tried: room::Tried,
+    /// Windows that could not be cleared for the request at hand, in all its turns.
+    failed: usize,
     /// The request at hand took its share of time: others have their turns before it is carried out again.
     paused: bool,
     /// Work of the turn at hand, in bytes: see [`TURN`].
@@ -115,7 +117,7 @@ impl Worker {
             rested: Instant::now(),
             clearing: None,
             kept: None,
-            tried: room::Tried::default(),
+            failed: 0,
             paused: false,
             work: 0,
             random,
@@ -308,6 +310,8 @@ pub struct Store {
     evict: bool,
     /// Other programs have objects in the pool.
     shares_pool: AtomicBool,
+    /// Chunks that are kept for a large value.
+    reservation: Mutex<Option<Reservation>>,
     /// Upkeep is wanted: the table is too small, or a crawl was asked for.
     wake: upkeep::Wake,
     crawl: AtomicBool,
@@ -340,6 +344,7 @@ impl Store {
             limit: AtomicU64::new(limit),
             evict,
             shares_pool: AtomicBool::new(false),
+            reservation: Mutex::default(),
             wake: upkeep::Wake::default(),
             // A kill may have left lost items, also one before the last clean end. The crawl removes them, so that they take no room.
             crawl: AtomicBool::new(pool.is_in_place()),

@@ -52,8 +52,6 @@ const ASKED: usize = 8;
 const TRIES: usize = 6;
 /// Windows that may turn out not to be clearable for one request, in all its turns.
 const FAILED_MAX: usize = 12;
-/// How often no window with anything in use is found before a request is refused; each time half as large a one is looked for.
-const MISSES_MAX: usize = 24;
 /// Between two comparisons of a worker that is not out of everything.
 pub(super) const REST: Duration = Duration::from_millis(10);
 /// A window must be better by this factor than the class's own victims.
@@ -64,15 +62,6 @@ struct Choice {
     survey: Survey,
     /// What is lost with it, per byte wanted: see [`Candidate::loss`].
     loss: f64,
-}
-
-/// What a request has tried so far.
-#[derive(Debug, Default)]
-pub(super) struct Tried {
-    /// Windows that could not be cleared.
-    pub(super) failed: usize,
-    /// Bytes of windows that were cleared so that as many may come into use elsewhere.
-    cleared: u64,
 }
 
 impl Store {
@@ -98,7 +87,16 @@ impl Store {
         let mut result = attempt(worker, self);
         for _ in 0..ROUNDS {
             let Err((Failure::NoMemory, wanted)) = result else { break };
-            if !self.evict || !self.make_room(worker, wanted)? {
+            if !self.evict {
+                break;
+            }
+            if self.waits_for_chunks(worker, wanted) || !self.make_room(worker, wanted)? {
+                if self.reserve(worker, wanted)? {
+                    worker.thread.set_unbounded(true);
+                    result = attempt(worker, self);
+                    worker.thread.set_unbounded(false);
+                    self.use_reservation(!matches!(result, Err((Failure::NoLogSpace, _))));
+                }
                 break;
             }
             result = attempt(worker, self);
@@ -110,7 +108,7 @@ impl Store {
             result = attempt(worker, self);
         }
         if !matches!(result, Err((Failure::NoLogSpace, _))) {
-            worker.tried = Tried::default();
+            worker.failed = 0;
         }
         result.map_err(|(failure, _)| failure)
     }
@@ -179,13 +177,31 @@ impl Store {
         if cleared { Ok(true) } else { self.any_window(worker, wanted) }
     }
 
+    /// Clears the best window of those in which any chunk is in use, whatever that is good for.
+    fn used_window(&self, worker: &mut Worker) -> Result<bool, Failure> {
+        if worker.clearing.is_some() && self.go_on(worker)? {
+            return Ok(true);
+        }
+        for _ in 0..TRIES {
+            if worker.failed >= FAILED_MAX {
+                break;
+            }
+            if let Some(choice) = self.best_used_window(worker, 1)
+                && self.clear(worker, &choice.survey, 1)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Clears the best window there is, or the next best one.
     fn any_window(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
         if worker.clearing.is_some() && self.go_on(worker)? {
             return Ok(true);
         }
         for _ in 0..TRIES {
-            if worker.tried.failed >= FAILED_MAX {
+            if worker.failed >= FAILED_MAX {
                 break;
             }
             if let Some(choice) = self.best_window(worker, wanted)
@@ -194,39 +210,7 @@ impl Store {
                 return Ok(true);
             }
         }
-        self.room_behind_all(worker, wanted)
-    }
-
-    /// Clears windows until chunks that were never used may come into use: where no window is as large as the value, because fewer chunks
-    /// were ever in use, or because each holds a segment of the table. They need not be neighbours. A request that builds on an item is left
-    /// to be refused: that item may be all that is in the way.
-    fn room_behind_all(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        let takes = Pool::chunk_bytes_for(wanted);
-        if worker.kept.is_some() || takes > self.pool.chunk_bytes_never_used() {
-            return Ok(false);
-        }
-        let (until, mut most, mut misses) = (Instant::now() + SLICE, takes, 0);
-        loop {
-            let missing = takes.saturating_sub(self.pool.chunk_bytes_left());
-            if missing == 0 {
-                return Ok(true);
-            }
-            // Other workers may take what comes free.
-            if misses == MISSES_MAX || worker.tried.failed >= FAILED_MAX || worker.tried.cleared >= 2 * takes {
-                return Ok(false);
-            }
-            let size = missing.min(most) as usize;
-            let Some(choice) = self.best_used_window(worker, size) else {
-                (most, misses) = ((most / 2).max(1), misses + 1);
-                continue;
-            };
-            worker.tried.cleared += choice.survey.used_bytes();
-            self.clear(worker, &choice.survey, size)?;
-            worker.thread.release_cleared();
-            if Instant::now() >= until {
-                return Err(worker.pause());
-            }
-        }
+        Ok(false)
     }
 
     /// Evicts items, wherever they lie, until `bytes` more are within `-m`, where items are counted and not chunks.
@@ -344,16 +328,16 @@ impl Store {
         each * survey.live_bytes() as f64 / Pool::chunk_bytes_for(wanted) as f64
     }
 
-    /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes: its segments, the
-    /// root, which is of their size, and a slab for each of its lists.
+    /// Bytes of chunks that may be in use: as many as `-m` says, and those that the table takes: its segments, the root, which is of their
+    /// size, and a slab for each of its lists.
     ///
     /// Where other programs have objects in the pool, how many chunks theirs take is not known: then `-m` bounds the bytes of items.
-    pub(super) fn fit_bound(&self) {
+    pub(super) fn chunk_bytes_allowed(&self) -> u64 {
         let shared = super::is_shared(&self.pool);
         self.shares_pool.store(shared, Ordering::Relaxed);
         let lists: u64 = self.roots.lists().map(|bytes| Pool::chunk_bytes_of(1, bytes)).sum();
         let table = Pool::chunk_bytes_of(self.table.segments() + 1, SEGMENT_BLOCK) + lists;
-        self.pool.set_bound(if shared { u64::MAX } else { self.limit().max(LEAST).saturating_add(table) });
+        if shared { u64::MAX } else { self.limit().max(LEAST).saturating_add(table) }
     }
 
     /// Whether `bytes` more of items would be too many, where items are counted and not chunks.
@@ -362,14 +346,14 @@ impl Store {
     }
 
     /// Whether a value of `bytes` has room once all else is gone.
-    fn could_hold(&self, bytes: usize) -> bool {
+    pub(super) fn could_hold(&self, bytes: usize) -> bool {
         bytes as u64 <= self.limit() && Pool::chunk_bytes_for(bytes) <= self.limit().max(LEAST)
     }
 
-    /// Gives up chunks while more are in use than there may be, `-m` having been lowered, or windows having taken free
-    /// chunks. At most `most` windows; whether there is more to do.
+    /// Gives up chunks while more are in use than there may be: `-m` was lowered, chunks are reserved, or windows have taken free
+    /// ones. At most `most` windows; whether there is more to do.
     pub(super) fn shrink(&self, worker: &mut Worker, most: usize) -> Result<bool, Failure> {
-        worker.tried = Tried::default();
+        worker.failed = 0;
         if self.evict && self.is_over(0) {
             return self.evict_until_within(worker, 0);
         }
@@ -378,10 +362,10 @@ impl Store {
                 self.go_on(worker)?;
                 worker.thread.release_cleared();
             }
-            let space = self.pool.space();
+            let (is_beyond, is_reserved) = self.excess();
             // Other programs may take chunks, too: the items do not all go for them.
-            let has_many = self.bytes() > self.limit() / 2;
-            if !self.evict || space.in_use <= space.bound || !has_many || !self.any_window(worker, 1)? {
+            let has_many = self.bytes() > self.limit() / 2 || is_reserved;
+            if !self.evict || !is_beyond || !has_many || !self.used_window(worker)? {
                 return Ok(false);
             }
             worker.thread.release_cleared();

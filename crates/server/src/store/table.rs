@@ -253,12 +253,12 @@ impl Table {
         Chain { table: self, slot, hops: 0 }
     }
 
-    /// Says once that the pool is damaged, if a link leads to `link`.
+    /// Says once that the pool is damaged, because a link leads to `link`.
     #[cold]
     pub(super) fn note_damage(&self, link: u64) {
         if !self.is_damaged.swap(true, Ordering::Relaxed) {
             log::error!(
-                "the pool is damaged: {link:#x} is no place of an item; items behind it are not found. Stop the server and run `towa verify`"
+                "the pool is damaged: at {link:#x} is no item, or one that was met before; items behind it are not found. Stop the server and run `towa verify`"
             );
         }
     }

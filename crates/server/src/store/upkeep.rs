@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use towa_epoch::Space;
 
-use super::room::Tried;
 use super::root::CAS_RESERVE;
 use super::table::{BITS_MAX, BUCKETS, SEGMENT_BLOCK, STRIPES};
 use super::{Failure, Store, Worker};
@@ -38,6 +38,11 @@ const SHRINKS_PER_RELEASE: u32 = 16;
 const RELEASE_SHARE: u64 = 32;
 /// After a failure to grow.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether chunks have so much more memory than `-m` allows that some is given back.
+pub(super) fn has_too_much_memory(space: &Space) -> bool {
+    space.resident > space.bound.saturating_add(space.bound / RELEASE_SHARE)
+}
 
 /// Wakes the upkeep thread.
 #[derive(Default)]
@@ -191,7 +196,7 @@ impl Keeper {
     /// durably so.
     fn release_memory(&self) {
         let space = self.store.pool.space();
-        if space.resident > space.bound.saturating_add(space.bound / RELEASE_SHARE) {
+        if has_too_much_memory(&space) {
             self.store.pool.release_memory(space.resident - space.bound);
         }
     }
@@ -250,7 +255,7 @@ impl Keeper {
 
     /// Whether room for another segment of the table was made.
     fn make_room_for_segment(&mut self) -> bool {
-        self.worker.tried = Tried::default();
+        self.worker.failed = 0;
         while !self.stopping() {
             match self.store.make_room(&mut self.worker, SEGMENT_BLOCK) {
                 Err(Failure::NoLogSpace) => std::thread::sleep(NAP),

@@ -1,29 +1,53 @@
-//! Values for which no window is large enough: chunks come free elsewhere, and others come into use.
+//! Values for which no row of neighbouring chunks can be cleared: chunks are reserved for them, and come free elsewhere (`reservation`).
 
-use super::room::{LIMIT, phase, store_sized, verify_values};
+use super::room::{LIMIT, key_of, phase, store_sized, verify_values};
 use super::*;
 
-/// A pool with room for the whole cache behind all that is in use.
-fn pools() -> (tempfile::TempDir, [Pool; 2]) {
-    let dir = tempfile::tempdir().unwrap();
-    let options = Options { heap_len: 6 * LIMIT, log_len: Some(8 * LIMIT), manual: true, ..Options::default() };
-    let pools = [Pool::create(&dir.path().join("pool"), &options).unwrap(), Pool::volatile(&options).unwrap()];
-    (dir, pools)
+/// A store with its keeper, in a pool with room for the whole cache behind all that is in use.
+struct Kept {
+    store: Arc<Store>,
+    upkeep: Upkeep,
+    worker: Worker,
+    _dir: tempfile::TempDir,
+}
+
+/// One in a volatile pool, one in a durable pool.
+fn stores() -> [Kept; 2] {
+    let options = Options { heap_len: 6 * LIMIT, log_len: Some(8 * LIMIT), ..Options::default() };
+    [true, false].map(|is_volatile| {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = if is_volatile { Pool::volatile(&options) } else { Pool::create(&dir.path().join("pool"), &options) }.unwrap();
+        let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
+        let upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
+        let worker = worker(&pool);
+        Kept { store, upkeep, worker, _dir: dir }
+    })
+}
+
+impl Kept {
+    /// Stores a value for which no row can be cleared, and looks that it is there, and that memory is within the bound.
+    fn store_large(&mut self, number: u32, len: usize) {
+        self.worker.now += 10;
+        store_sized(&self.store, &mut self.worker, number, len).unwrap_or_else(|why| panic!("{len} bytes: {why:?}"));
+        assert_eq!(verify_values(&self.store)[&len], 1);
+        let (store, deadline) = (&self.store, Instant::now() + Duration::from_secs(5));
+        let has_too_much = |space: towa_epoch::Space| space.in_use > space.bound || upkeep::has_too_much_memory(&space);
+        while has_too_much(store.pool().space()) {
+            assert!(Instant::now() < deadline, "{:?}", store.pool().space());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.upkeep.stop();
+    }
 }
 
 /// Large values, and then one for which some have to go, although fewer chunks were ever in use than that takes.
 #[test]
 fn a_value_larger_than_all_that_is_there_takes_its_place() {
     for (first, second) in [(6_000_000, 13_000_000), (6_000_000, 12_000_000), (100_000, 14_000_000)] {
-        let (_dir, pools) = pools();
-        for pool in pools {
-            let store = Store::open(&pool, LIMIT, true, 0).unwrap();
-            let mut worker = worker(&pool);
+        for mut kept in stores() {
             let many = 6_000_000 / first as u32;
-            phase(&store, &mut worker, 0..many, first);
-            worker.now += 10;
-            store_sized(&store, &mut worker, many, second).unwrap();
-            assert_eq!(verify_values(&store)[&second], 1);
+            phase(&kept.store, &mut kept.worker, 0..many, first);
+            kept.store_large(many, second);
         }
     }
 }
@@ -32,32 +56,79 @@ fn a_value_larger_than_all_that_is_there_takes_its_place() {
 #[test]
 fn a_value_larger_than_all_that_was_there_takes_the_place_of_what_is_left() {
     for keep in [2, 5, 10] {
-        let (_dir, pools) = pools();
-        for pool in pools {
-            let store = Store::open(&pool, LIMIT, true, 0).unwrap();
-            let mut worker = worker(&pool);
-            phase(&store, &mut worker, 0..50, 200_000);
-            let keys: Vec<String> = (0..50).filter(|number| number % keep != 0).map(|number| format!("{number}:200000")).collect();
-            keys.iter().for_each(|key| remove(&store, &mut worker, key.as_bytes()));
-            worker.now += 10;
-            store_sized(&store, &mut worker, 50, 15_000_000).unwrap_or_else(|why| panic!("1 of {keep} kept: {why:?}"));
-            assert_eq!(verify_values(&store)[&15_000_000], 1);
+        for mut kept in stores() {
+            phase(&kept.store, &mut kept.worker, 0..50, 200_000);
+            for number in (0..50).filter(|number| number % keep != 0) {
+                remove(&kept.store, &mut kept.worker, key_of(number, 200_000).as_bytes());
+            }
+            kept.store_large(50, 15_000_000);
         }
     }
 }
 
-/// The table's segments stand between small items: no window of the value's size is without one.
+/// The table's segments stand between small items: no window of the value's size is without one. No more goes than the value takes.
 #[test]
 fn a_large_value_finds_room_between_the_segments_of_the_table() {
-    let (_dir, pools) = pools();
-    for pool in pools {
-        let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
-        let mut upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
-        let mut worker = worker(&pool);
-        phase(&store, &mut worker, 0..60_000, 100);
-        worker.now += 10;
-        store_sized(&store, &mut worker, 60_000, 14_000_000).unwrap();
-        assert_eq!(verify_values(&store)[&14_000_000], 1);
-        upkeep.stop();
+    for mut kept in stores() {
+        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
+        let (before, len) = (kept.store.bytes(), 10_000_000);
+        let windows = || (0..1000).filter_map(|random| kept.store.pool().survey(random * 7919, len));
+        assert!(windows().count() > 0 && windows().all(|survey| kept.store.roots.stand_in(survey.range())));
+        kept.store_large(70_000, len);
+        let lost = before + len as u64 - kept.store.bytes();
+        assert!(lost < len as u64 * 5 / 4, "{lost} of {before} bytes went for {len}");
+    }
+}
+
+/// Another thread stores small values all the time: what comes free is not theirs. Two large ones, one after the other.
+#[test]
+fn what_comes_free_for_a_large_value_goes_to_no_other() {
+    for mut kept in stores() {
+        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
+        let (store, done) = (Arc::clone(&kept.store), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (mut other, stop) = (worker(store.pool()), StopAtEnd(&done));
+            let (store, done) = (&store, &done);
+            scope.spawn(move || {
+                for number in (100_000..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                    store_sized(store, &mut other, number, 100 + number as usize % 400).unwrap();
+                }
+            });
+            for number in 0..2 {
+                store_sized(store, &mut kept.worker, number, 12_000_000).unwrap();
+            }
+            drop(stop);
+        });
+        assert!(verify_values(&store)[&12_000_000] >= 1);
+        kept.upkeep.stop();
+    }
+}
+
+struct StopAtEnd<'d>(&'d AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The client leaves while its value waits for chunks: they are for everybody again.
+#[test]
+fn a_reservation_ends_with_its_client() {
+    for mut kept in stores() {
+        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
+        let bound = kept.store.pool().space().bound;
+        let first = kept.store.reserve(&mut kept.worker, 12_000_000);
+        assert!(matches!(first, Err(Failure::NoLogSpace)) && kept.worker.take_pause(), "{first:?}");
+        assert!(kept.store.pool().space().bound <= bound - 12_000_000);
+        // One of another size waits for the end of it, and one of the same size may have what was reserved.
+        let other = kept.store.reserve(&mut kept.worker, 9_000_000);
+        assert!(matches!(other, Err(Failure::NoLogSpace)) && kept.worker.take_pause(), "{other:?}");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while kept.store.pool().space().bound < bound {
+            assert!(Instant::now() < deadline, "the reservation does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        kept.store_large(70_000, 12_000_000);
     }
 }

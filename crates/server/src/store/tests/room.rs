@@ -8,7 +8,7 @@ use super::*;
 pub(super) const LIMIT: u64 = 16 << 20;
 
 /// A key that says its value's length.
-fn key_of(number: u32, len: usize) -> String {
+pub(super) fn key_of(number: u32, len: usize) -> String {
     format!("{number}:{len}")
 }
 
