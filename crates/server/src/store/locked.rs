@@ -85,17 +85,18 @@ impl Locked<'_> {
     /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed.
     pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
         let old = found.item;
-        let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
-        if content.value.1.is_empty() && old.can_hold(content.size()) && self.state(old) == BlockState::Live {
+        // Before there is a new block: that of an item which was freed already may be given out.
+        let (behind, has_block) = self.leave(old);
+        let expiring = i64::from(content.expires != 0) - i64::from(has_block && old.expires() != 0);
+        if content.value.1.is_empty() && old.can_hold(content.size()) && has_block {
             // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
             unsafe { old.overwrite(tx, content) };
             self.account(tx, 0, 0, expiring);
             return Ok(old);
         }
+        let (old_room, uses) = (if has_block { old.room() as i64 } else { 0 }, old.uses());
         let new = self.create(tx, content)?;
-        new.count_use(old.uses());
-        let (behind, has_block) = self.leave(old);
-        let old_room = if has_block { old.room() as i64 } else { 0 };
+        new.count_use(uses);
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {
             *new.next_slot() = behind;

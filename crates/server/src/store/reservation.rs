@@ -21,7 +21,7 @@ use super::{Failure, Store, Worker};
 /// A request is refused if the chunks did not come free in this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// It does not wait longer for memory to be given back.
-const PATIENCE_FOR_MEMORY: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE_FOR_MEMORY: Duration = Duration::from_secs(2);
 /// After so long without a look by its request a reservation ends: the client has left.
 const FORGOTTEN: Duration = Duration::from_millis(200);
 

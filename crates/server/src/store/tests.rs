@@ -502,6 +502,12 @@ fn the_items_of_a_circle_are_freed_once() {
         put(&store, &mut worker, key.as_bytes(), 1500);
     }
     let (alone, pairs) = make_circles(&store, &keys);
+    let others: Vec<String> = (0..100).map(|number| format!("other {number}")).collect();
+    let bytes = store.bytes();
+    for key in &others {
+        put(&store, &mut worker, key.as_bytes(), 0);
+    }
+    let bytes = store.bytes() - bytes;
     assert!(alone.len() > 1000 && pairs.len() > 100, "{} circles of one item, {} of two", alone.len(), pairs.len());
     let value = [[b'v'; 500].as_slice(), b"\r\n"].concat();
     for (number, key) in alone.iter().chain(&pairs).enumerate() {
@@ -526,6 +532,8 @@ fn the_items_of_a_circle_are_freed_once() {
                 remove(&store, &mut worker, key.as_bytes());
                 // What is left of a circle of two is not written in place: another item may soon be there.
                 put(&store, &mut worker, key.as_bytes(), 1500);
+                let item = store.lock(hash).find(key.as_bytes()).unwrap().item;
+                assert_eq!(pool.block_state(item.block()), towa_epoch::BlockState::Live);
             }
             _ => {}
         }
@@ -536,7 +544,8 @@ fn the_items_of_a_circle_are_freed_once() {
     assert_eq!(alone.iter().filter(|key| is_there(key)).count(), 0);
     crawl_all(&store, &mut worker);
     assert_eq!(keys.iter().filter(is_there).count(), 0);
-    assert_eq!((store.items(), store.bytes()), (0, 0));
+    assert_eq!(others.iter().filter(is_there).count(), others.len());
+    assert_eq!((store.items(), store.bytes()), (others.len() as u64, bytes));
 }
 
 /// Makes circles of the last items of chains: of one, which leads to itself, or of two. Returns the keys of those, and of the first of these.

@@ -8,6 +8,8 @@ struct Kept {
     store: Arc<Store>,
     upkeep: Upkeep,
     worker: Worker,
+    /// Bytes of memory of chunks when the large value was stored.
+    resident_then: u64,
     _dir: tempfile::TempDir,
 }
 
@@ -20,7 +22,7 @@ fn stores() -> [Kept; 2] {
         let store = Arc::new(Store::open(&pool, LIMIT, true, 0).unwrap());
         let upkeep = Upkeep::start(Arc::clone(&store), worker(&pool), Arc::new(Clock::default()), false).unwrap();
         let worker = worker(&pool);
-        Kept { store, upkeep, worker, _dir: dir }
+        Kept { store, upkeep, worker, resident_then: 0, _dir: dir }
     })
 }
 
@@ -29,6 +31,7 @@ impl Kept {
     fn store_large(&mut self, number: u32, len: usize) {
         self.worker.now += 10;
         store_sized(&self.store, &mut self.worker, number, len).unwrap_or_else(|why| panic!("{len} bytes: {why:?}"));
+        self.resident_then = self.store.pool().space().resident;
         assert_eq!(verify_values(&self.store)[&len], 1);
         let (store, deadline) = (&self.store, Instant::now() + Duration::from_secs(5));
         let has_too_much = |space: towa_epoch::Space| space.in_use > space.bound || upkeep::has_too_much_memory(&space);
@@ -74,7 +77,13 @@ fn a_large_value_finds_room_between_the_segments_of_the_table() {
         let (before, len) = (kept.store.bytes(), 10_000_000);
         let windows = || (0..1000).filter_map(|random| kept.store.pool().survey(random * 7919, len));
         assert!(windows().count() > 0 && windows().all(|survey| kept.store.roots.stand_in(survey.range())));
+        let began = Instant::now();
         kept.store_large(70_000, len);
+        assert!(
+            kept.resident_then <= LIMIT + LIMIT / 4 || began.elapsed() > reservation::PATIENCE_FOR_MEMORY,
+            "{}",
+            kept.resident_then
+        );
         let lost = before + len as u64 - kept.store.bytes();
         assert!(lost < len as u64 * 5 / 4, "{lost} of {before} bytes went for {len}");
     }
