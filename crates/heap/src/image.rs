@@ -168,7 +168,7 @@ impl ImageSpace {
         self.provide(range).map_err(|why| {
             let mut told = self.told.lock();
             if told.is_none_or(|at| at.elapsed() > TOLD_AGAIN) {
-                log::warn!("the heap cannot grow: {why}");
+                log::warn!("space for the heap runs out: {why}");
                 *told = Some(Instant::now());
             }
             Full

@@ -5,7 +5,7 @@ use crate::budget::Share;
 use crate::counters::Counter;
 use crate::protocol::{self, Limits, Request, Step, parse};
 use crate::server::Shared;
-use crate::store::{Failure, Store, TURN, Worker};
+use crate::store::{Client, Failure, Store, TURN, Worker};
 
 /// Output at which a session lets the network drain it before it goes on; less while much is unsent (`unsent`).
 pub const OUTPUT_HIGH: usize = 256 * 1024;
@@ -57,8 +57,8 @@ pub struct Session {
     /// Bytes of an unwanted value still to come.
     swallow: u64,
     retrieval: Option<Retrieval>,
-    /// Newest epoch this connection wrote in.
-    written: u64,
+    /// What the store knows of this connection.
+    client: Client,
     /// Its part of the memory for large values that are arriving.
     share: Share,
     /// The request that arrives has waited long enough for memory.
@@ -86,10 +86,10 @@ impl Session {
         enough: usize,
         out: &mut Vec<u8>,
     ) -> (usize, Progress) {
-        let mut written = self.written;
+        let mut client = std::mem::take(&mut self.client);
         self.enough = enough;
-        let result = worker.serve(&mut written, |worker| self.dialogue(shared, worker, input, out));
-        self.written = written;
+        let result = worker.serve(&mut client, |worker| self.dialogue(shared, worker, input, out));
+        self.client = client;
         result
     }
 

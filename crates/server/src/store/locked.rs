@@ -46,7 +46,9 @@ impl Locked<'_> {
     /// Finds `key`, live or not.
     pub fn find(&self, key: &[u8]) -> Option<Found> {
         // SAFETY: the stripe is locked.
-        unsafe { self.store.table.find(self.shape, self.hash, key) }
+        let found = unsafe { self.store.table.find(self.shape, self.hash, key) }?;
+        // In a damaged pool a chain may lead to an item that was freed.
+        (!self.store.table.is_damaged() || self.state(found.item) == BlockState::Live).then_some(found)
     }
 
     /// Calls `each`, which changes nothing, with all items of line `index` of this stripe, until it says `false`.
@@ -95,7 +97,10 @@ impl Locked<'_> {
             return Ok(old);
         }
         let (old_room, uses) = (if has_block { old.room() as i64 } else { 0 }, old.uses());
-        let new = self.create(tx, content)?;
+        // A value that builds on the old one is copied before there is a new block, for the same reason.
+        let copied = if has_block { Vec::new() } else { [content.value.0, content.value.1].concat() };
+        let content = if has_block { *content } else { Content { value: (&copied, &[]), ..*content } };
+        let new = self.create(tx, &content)?;
         new.count_use(uses);
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {
@@ -157,8 +162,11 @@ impl Locked<'_> {
     /// Where the chain goes on behind an item that leaves it, and whether the item's block is there to be freed. In a damaged pool two links
     /// may lead to one item: at the second of them it is freed already, and counted as gone, and the chain ends there.
     fn leave(&self, item: Item) -> (u64, bool) {
-        let state = self.state(item);
-        let goes_on = state != BlockState::Free && item.next() != item.address();
+        let (state, is_circle) = (self.state(item), item.next() == item.address());
+        if is_circle {
+            self.store.table.note_damage(item.address());
+        }
+        let goes_on = state != BlockState::Free && !is_circle;
         (if goes_on { item.next() } else { 0 }, state == BlockState::Live)
     }
 

@@ -29,7 +29,7 @@ mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use towa_epoch::{Mode, Pool, Thread, Tx};
@@ -39,7 +39,7 @@ use crate::error::Result;
 pub use check::{StoreReport, check};
 use item::Item;
 pub use locked::Locked;
-use reservation::Reservation;
+use reservation::{Reservations, Wait};
 pub use room::LEAST;
 pub use root::NAME as ROOT;
 use root::Roots;
@@ -54,7 +54,7 @@ pub const TURN: u64 = 512 << 10;
 const REQUEST: u64 = 256;
 
 /// Why one operation failed; nothing was changed.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No room, and nothing could be evicted.
     NoMemory,
@@ -73,6 +73,15 @@ impl From<towa_epoch::Error> for Failure {
     }
 }
 
+/// What the store knows of a connection.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// The newest epoch that it wrote in.
+    written: u64,
+    /// Its request waits for chunks.
+    wait: Option<Wait>,
+}
+
 /// What a thread carries along when it works on the store.
 pub struct Worker {
     /// Its registration with the pool.
@@ -81,8 +90,10 @@ pub struct Worker {
     pub counters: Arc<Counters>,
     /// Seconds since 1970, renewed once per batch of requests.
     pub now: u32,
-    /// The newest epoch that whom it works for wrote in: see [`serve`](Self::serve).
-    written: u64,
+    /// The connection that it works for: see [`serve`](Self::serve).
+    client: Client,
+    /// When it last napped for requests that wait for others.
+    napped: Instant,
     /// Transactions that may still begin. Few, or none, while connections of this thread wait for log space: see [`allow`](Self::allow).
     allowed: u32,
     /// Bytes of log that the request at hand wanted and did not get.
@@ -111,7 +122,8 @@ impl Worker {
             thread: pool.register()?,
             counters,
             now: 0,
-            written: 0,
+            client: Client::default(),
+            napped: Instant::now(),
             allowed: u32::MAX,
             wanted_log: None,
             rested: Instant::now(),
@@ -163,18 +175,25 @@ impl Worker {
         self.work >= TURN
     }
 
-    /// Works for one connection: `written`, the newest epoch that this connection wrote in, follows what `act` does. No other
-    /// connection's is seen, nor changed.
-    pub fn serve<R>(&mut self, written: &mut u64, act: impl FnOnce(&mut Worker) -> R) -> R {
-        self.written = *written;
+    /// Works for one connection: what is known of it follows what `act` does. No other connection's is seen, nor changed.
+    pub fn serve<R>(&mut self, client: &mut Client, act: impl FnOnce(&mut Worker) -> R) -> R {
+        std::mem::swap(&mut self.client, client);
         let result = act(self);
-        *written = self.written;
+        std::mem::swap(&mut self.client, client);
         result
+    }
+
+    /// Leaves the processor to others, unless it did so a moment ago for another connection.
+    fn nap(&mut self, time: Duration) {
+        if self.napped.elapsed() >= time {
+            std::thread::sleep(time);
+            self.napped = Instant::now();
+        }
     }
 
     /// The newest epoch that the connection that it works for wrote in; what `durable` waits for.
     pub fn written(&self) -> u64 {
-        self.written
+        self.client.written
     }
 
     /// Starts a transaction that a client asked for, if it may and it is its turn; see [`Locked::begin`].
@@ -186,7 +205,7 @@ impl Worker {
         let tx = try_begin(&mut self.thread, &mut self.wanted_log, bytes)?;
         self.allowed -= 1;
         self.work = self.work.saturating_add(bytes as u64);
-        self.written = self.written.max(tx.epoch());
+        self.client.written = self.client.written.max(tx.epoch());
         Ok(tx)
     }
 
@@ -311,7 +330,7 @@ pub struct Store {
     /// Other programs have objects in the pool.
     shares_pool: AtomicBool,
     /// Chunks that are kept for a large value.
-    reservation: Mutex<Option<Reservation>>,
+    reservations: Mutex<Reservations>,
     /// Upkeep is wanted: the table is too small, or a crawl was asked for.
     wake: upkeep::Wake,
     crawl: AtomicBool,
@@ -344,7 +363,7 @@ impl Store {
             limit: AtomicU64::new(limit),
             evict,
             shares_pool: AtomicBool::new(false),
-            reservation: Mutex::default(),
+            reservations: Mutex::default(),
             wake: upkeep::Wake::default(),
             // A kill may have left lost items, also one before the last clean end. The crawl removes them, so that they take no room.
             crawl: AtomicBool::new(pool.is_in_place()),
@@ -513,7 +532,7 @@ impl Store {
     fn flush_by(&self, worker: &mut Worker, flush: Flush) -> std::result::Result<(), Failure> {
         let (thread, wanted) = (&mut worker.thread, &mut worker.wanted_log);
         let epoch = self.flush_with(flush, || try_begin(thread, wanted, 0))?;
-        worker.written = worker.written.max(epoch.unwrap_or(0));
+        worker.client.written = worker.client.written.max(epoch.unwrap_or(0));
         Ok(())
     }
 

@@ -1,132 +1,171 @@
 //! Room for a value for which no row of neighbouring chunks can be cleared: fewer chunks were ever in use than it takes, or a segment of the
 //! table stands in each row. It gets chunks that were never used; as many of those in use become free before that, wherever they lie.
 //!
-//! The request *reserves* the bytes: the bound of chunks in use is lowered by them, as if `-m` were, so the keeper gives up others and gives
-//! their memory back (`upkeep`), and no other request takes what comes free. When as much is free, this one allocates beyond the lowered
+//! The request *reserves* chunks: the bound of those in use is lower by what it takes, as if `-m` were, so no other request takes what comes
+//! free. Its worker clears used windows, a slice of time a turn; the keeper gives their memory back. Then the value is stored beyond the lowered
 //! bound, and the bound is as before.
 //!
 //! What must always hold:
-//! - There is one reservation at a time; a request for a value of another size waits. So what is evicted for one is about as much as it takes.
-//! - A reservation ends: with its request, with its [`PATIENCE`], or soon after its client has left.
+//! - There is one reservation at a time, one request's; others wait. So about as much is evicted for a value as it takes.
+//! - A reservation ends with the answer to its request, whatever that is; soon after its last look if there never is one.
+//! - Reservation and bound change under one lock: with a reservation goes the lower bound.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
 use towa_epoch::Pool;
 
+use super::evict::SLICE;
 use super::upkeep::has_too_much_memory;
 use super::{Failure, Store, Worker};
 
-/// A request is refused if the chunks did not come free in this time.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// It does not wait longer for memory to be given back.
+/// A request is refused if its chunks did not come free in this time, and a second more for each of so many bytes.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 100 } else { 5 });
+const PATIENCE_BYTES: u64 = 32 << 20;
+/// It does not wait longer than this for memory to be given back.
 pub(super) const PATIENCE_FOR_MEMORY: Duration = Duration::from_secs(2);
-/// After so long without a look by its request a reservation ends: the client has left.
-const FORGOTTEN: Duration = Duration::from_millis(200);
-
-/// Between two looks.
+/// Between two requests for a checkpoint: memory is given back of what is durably free.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+/// A reservation ends after so long without a look: its request was dropped with its connection.
+const FORGOTTEN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// A worker whose requests wait for others naps so long, and then serves all its connections.
 const NAP: Duration = Duration::from_micros(200);
+
+/// A request that waits for chunks, in all its turns.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) since: Instant,
+    /// Its reservation's; 0 while it has none.
+    ticket: u64,
+    /// Since when only memory is missing.
+    lacks_memory: Option<Instant>,
+    /// When a checkpoint was last asked for.
+    asked: Option<Instant>,
+}
+
+impl Wait {
+    pub(super) fn new() -> Self {
+        Wait { since: Instant::now(), ticket: 0, lacks_memory: None, asked: None }
+    }
+
+    fn is_over(&self, bytes: u64) -> bool {
+        self.since.elapsed() > PATIENCE + Duration::from_secs(bytes / PATIENCE_BYTES)
+    }
+}
 
 /// Chunks reserved for a value.
 #[derive(Debug)]
 pub(super) struct Reservation {
+    ticket: u64,
     /// Bytes of chunks that it takes.
     bytes: u64,
-    began: Instant,
-    /// When a request for such a value last looked.
+    /// When its request last looked.
     looked: Instant,
-    /// One of these requests is storing its value now.
+    /// The value is being stored.
     is_used: bool,
 }
 
-impl Reservation {
-    fn new(bytes: u64) -> Self {
-        let now = Instant::now();
-        Reservation { bytes, began: now, looked: now, is_used: false }
-    }
-
-    fn is_forgotten(&self) -> bool {
-        !self.is_used && self.looked.elapsed() > FORGOTTEN
-    }
+/// The reservation there is, and the tickets given out.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    now: Option<Reservation>,
+    tickets: u64,
 }
 
 impl Store {
-    /// Whether the request at hand, for a value of `wanted` bytes, has to look at a reservation and not for windows.
-    pub(super) fn waits_for_chunks(&self, worker: &Worker, wanted: usize) -> bool {
-        let is_for = |reservation: &Reservation| reservation.bytes == Pool::chunk_bytes_for(wanted);
-        worker.kept.is_none() && self.reservation.lock().as_ref().is_some_and(is_for)
-    }
-
     /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes, but for those reserved.
     pub(super) fn fit_bound(&self) {
-        let mut reservation = self.reservation.lock();
-        reservation.take_if(|reservation| reservation.is_forgotten());
-        let reserved = reservation.as_ref().map_or(0, |reservation| reservation.bytes);
+        self.fit_bound_of(&mut self.reservations.lock());
+    }
+
+    fn fit_bound_of(&self, reservations: &mut Reservations) {
+        reservations.now.take_if(|one| one.looked.elapsed() > FORGOTTEN);
+        let reserved = reservations.now.as_ref().map_or(0, |one| one.bytes);
         self.pool.set_bound(self.chunk_bytes_allowed().saturating_sub(reserved));
     }
 
-    /// Whether more chunks are in use than there may be, and whether any are reserved. The value for which they are is not one too many when it
-    /// is being stored.
-    pub(super) fn excess(&self) -> (bool, bool) {
-        let reservation = self.reservation.lock();
+    /// Whether more chunks are in use than there may be. A value that is being stored in reserved chunks is not too much.
+    pub(super) fn is_beyond_bound(&self) -> bool {
+        let mut reservations = self.reservations.lock();
+        self.fit_bound_of(&mut reservations);
         let space = self.pool.space();
-        let is_used = reservation.as_ref().is_some_and(|reservation| reservation.is_used);
-        (space.in_use > space.bound && !is_used, reservation.is_some())
+        space.in_use > space.bound && reservations.now.as_ref().is_none_or(|one| !one.is_used)
     }
 
-    /// Reserves chunks for a value of `wanted` bytes, and waits for them. `true`: they are there; the caller stores the value beyond the bound,
-    /// and calls [`use_reservation`](Self::use_reservation). `false`: there is no room, and never will be. A request that builds on an item is left
-    /// to be refused: that item may be all that is in the way.
+    /// Reserves chunks for a value of `wanted` bytes, and clears some or waits for them. `true`: they are there; the caller stores the value beyond
+    /// the bound. `false`: there is no room, and will be none. A request that builds on an item is left to be refused: that item may be all that
+    /// is in the way.
     pub(super) fn reserve(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
         let bytes = Pool::chunk_bytes_for(wanted);
-        if worker.kept.is_some() || self.shares_pool.load(Ordering::Relaxed) || !Pool::is_large(wanted) {
+        if worker.kept.is_some() || self.shares_pool() || !Pool::is_large(wanted) || !self.could_hold(wanted) {
             return Ok(false);
         }
-        if !self.could_hold(wanted) || bytes > self.pool.chunk_bytes_never_used() {
+        if bytes > self.pool.chunk_bytes_never_used() {
             return Ok(false);
         }
-        if self.reservation.lock().is_none() {
-            self.reservation.lock().get_or_insert_with(|| Reservation::new(bytes));
-            self.fit_bound();
+        let mut wait = worker.client.wait.take().unwrap_or_else(Wait::new);
+        let result = self.look(worker, bytes, &mut wait);
+        worker.client.wait = Some(wait);
+        result
+    }
+
+    fn look(&self, worker: &mut Worker, bytes: u64, wait: &mut Wait) -> Result<bool, Failure> {
+        if !self.hold(bytes, wait) {
+            return self.look_again(worker, bytes, wait);
         }
-        let mut reservation = self.reservation.lock();
-        if let Some(own) = reservation.as_mut().filter(|one| one.bytes == bytes && !one.is_used) {
-            own.looked = Instant::now();
-            if self.has_reserved_chunks(own.began.elapsed()) {
-                own.is_used = true;
-                return Ok(true);
+        let until = Instant::now() + SLICE;
+        while self.is_beyond_bound() {
+            let is_cleared = self.used_window(worker)?;
+            worker.thread.release_cleared();
+            if !is_cleared {
+                return self.look_again(worker, bytes, wait);
             }
-            if own.began.elapsed() > PATIENCE {
-                self.end_reservation(reservation);
-                return Ok(false);
+            if Instant::now() >= until {
+                return Err(worker.pause());
             }
         }
-        drop(reservation);
+        if has_too_much_memory(&self.pool.space())
+            && wait.lacks_memory.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_MEMORY
+        {
+            if wait.asked.is_none_or(|at| at.elapsed() > CHECKPOINT_EVERY) {
+                wait.asked = Some(Instant::now());
+                self.pool.request_checkpoint();
+            }
+            return self.look_again(worker, bytes, wait);
+        }
+        let mut reservations = self.reservations.lock();
+        let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
+        own.map(|own| own.is_used = true).ok_or_else(|| worker.pause()).map(|()| true)
+    }
+
+    /// Whether this request has the reservation now: it had, or there was none.
+    fn hold(&self, bytes: u64, wait: &mut Wait) -> bool {
+        let mut reservations = self.reservations.lock();
+        if reservations.now.is_none() {
+            reservations.tickets += 1;
+            wait.ticket = reservations.tickets;
+            reservations.now = Some(Reservation { ticket: wait.ticket, bytes, looked: Instant::now(), is_used: false });
+            self.fit_bound_of(&mut reservations);
+        }
+        let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
+        own.map(|own| (own.looked, own.is_used) = (Instant::now(), false)).is_some()
+    }
+
+    /// Others have their turns, and the keeper its own: then the request looks again, unless it has waited for long enough.
+    fn look_again(&self, worker: &mut Worker, bytes: u64, wait: &Wait) -> Result<bool, Failure> {
+        if wait.is_over(bytes) {
+            return Ok(false);
+        }
         self.wake.now();
-        // It looks again as soon as the worker's other connections had their turns; the keeper may need this core.
-        std::thread::sleep(NAP);
+        worker.nap(NAP);
         Err(worker.pause())
     }
 
-    fn has_reserved_chunks(&self, waited: Duration) -> bool {
-        let space = self.pool.space();
-        space.in_use <= space.bound && (!has_too_much_memory(&space) || waited > PATIENCE_FOR_MEMORY)
-    }
-
-    /// The request whose chunks were there has tried to store its value. It was answered, or comes again.
-    pub(super) fn use_reservation(&self, is_answered: bool) {
-        let mut reservation = self.reservation.lock();
-        if let Some(used) = reservation.as_mut().filter(|_| !is_answered) {
-            (used.is_used, used.looked) = (false, Instant::now());
-            return;
+    /// The request at hand has an answer.
+    pub(super) fn end_wait(&self, worker: &mut Worker) {
+        let Some(wait) = worker.client.wait.take() else { return };
+        let mut reservations = self.reservations.lock();
+        if reservations.now.take_if(|one| one.ticket == wait.ticket).is_some() {
+            self.fit_bound_of(&mut reservations);
         }
-        self.end_reservation(reservation);
-    }
-
-    fn end_reservation(&self, mut reservation: MutexGuard<'_, Option<Reservation>>) {
-        // Both under the lock: else the keeper could see the value beyond a bound that is low for its sake.
-        *reservation = None;
-        self.pool.set_bound(self.chunk_bytes_allowed());
     }
 }

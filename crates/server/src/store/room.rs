@@ -72,12 +72,24 @@ impl Store {
         worker: &mut Worker,
         bytes: usize,
         kept: Option<u64>,
+        attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        worker.kept = kept;
+        worker.thread.set_unbounded(false);
+        let result = if self.could_hold(bytes) { self.make_room_for(worker, bytes, attempt) } else { Err(Failure::NoMemory) };
+        if !matches!(result, Err(Failure::NoLogSpace)) {
+            worker.failed = 0;
+            self.end_wait(worker);
+        }
+        result
+    }
+
+    fn make_room_for<T>(
+        &self,
+        worker: &mut Worker,
+        bytes: usize,
         mut attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        if !self.could_hold(bytes) {
-            return Err(Failure::NoMemory);
-        }
-        worker.kept = kept;
         worker.thread.set_lean(self.evict);
         // What is beyond the limit is not tried; the block that it lacks is about as large as what it stores.
         let mut attempt = |worker: &mut Worker, store: &Store| match store.is_over(bytes) {
@@ -90,12 +102,11 @@ impl Store {
             if !self.evict {
                 break;
             }
-            if self.waits_for_chunks(worker, wanted) || !self.make_room(worker, wanted)? {
+            if worker.client.wait.is_some() || !self.make_room(worker, wanted)? {
                 if self.reserve(worker, wanted)? {
                     worker.thread.set_unbounded(true);
                     result = attempt(worker, self);
                     worker.thread.set_unbounded(false);
-                    self.use_reservation(!matches!(result, Err((Failure::NoLogSpace, _))));
                 }
                 break;
             }
@@ -106,9 +117,6 @@ impl Store {
             // Before it is refused: free blocks may lie where they are seldom looked for.
             worker.thread.set_lean(false);
             result = attempt(worker, self);
-        }
-        if !matches!(result, Err((Failure::NoLogSpace, _))) {
-            worker.failed = 0;
         }
         result.map_err(|(failure, _)| failure)
     }
@@ -178,7 +186,7 @@ impl Store {
     }
 
     /// Clears the best window of those in which any chunk is in use, whatever that is good for.
-    fn used_window(&self, worker: &mut Worker) -> Result<bool, Failure> {
+    pub(super) fn used_window(&self, worker: &mut Worker) -> Result<bool, Failure> {
         if worker.clearing.is_some() && self.go_on(worker)? {
             return Ok(true);
         }
@@ -340,9 +348,14 @@ impl Store {
         if shared { u64::MAX } else { self.limit().max(LEAST).saturating_add(table) }
     }
 
+    /// Whether other programs have objects in the pool.
+    pub(super) fn shares_pool(&self) -> bool {
+        self.shares_pool.load(Ordering::Relaxed)
+    }
+
     /// Whether `bytes` more of items would be too many, where items are counted and not chunks.
     fn is_over(&self, bytes: usize) -> bool {
-        self.shares_pool.load(Ordering::Relaxed) && self.bytes() + bytes as u64 > self.limit()
+        self.shares_pool() && self.bytes() + bytes as u64 > self.limit()
     }
 
     /// Whether a value of `bytes` has room once all else is gone.
@@ -362,10 +375,9 @@ impl Store {
                 self.go_on(worker)?;
                 worker.thread.release_cleared();
             }
-            let (is_beyond, is_reserved) = self.excess();
             // Other programs may take chunks, too: the items do not all go for them.
-            let has_many = self.bytes() > self.limit() / 2 || is_reserved;
-            if !self.evict || !is_beyond || !has_many || !self.used_window(worker)? {
+            let has_many = self.bytes() > self.limit() / 2;
+            if !self.evict || !self.is_beyond_bound() || !has_many || !self.used_window(worker)? {
                 return Ok(false);
             }
             worker.thread.release_cleared();

@@ -253,12 +253,18 @@ impl Table {
         Chain { table: self, slot, hops: 0 }
     }
 
+    /// Whether a link was met that leads to no item.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
+    }
+
     /// Says once that the pool is damaged, because a link leads to `link`.
     #[cold]
+    #[inline(never)]
     pub(super) fn note_damage(&self, link: u64) {
         if !self.is_damaged.swap(true, Ordering::Relaxed) {
             log::error!(
-                "the pool is damaged: at {link:#x} is no item, or one that was met before; items behind it are not found. Stop the server and run `towa verify`"
+                "the pool is damaged: at {link:#x} is no item, or one that was met before or is free; items may be missing. Stop the server and run `towa verify`"
             );
         }
     }

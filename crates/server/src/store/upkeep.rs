@@ -289,7 +289,10 @@ impl Keeper {
                     Err(Failure::NoLogSpace) => std::thread::sleep(LOG_NAP),
                     done => {
                         next = done?;
-                        nap(&mut self.worked, LINES_AT_ONCE);
+                        if nap(&mut self.worked, LINES_AT_ONCE) {
+                            // Requests may wait for it.
+                            self.release_memory();
+                        }
                     }
                 }
             }
@@ -332,10 +335,13 @@ impl Keeper {
     }
 }
 
-fn nap(worked: &mut u64, lines: u64) {
+/// After every so many lines; whether it did.
+fn nap(worked: &mut u64, lines: u64) -> bool {
     *worked += lines;
-    if *worked >= LINES_PER_NAP {
+    let is_due = *worked >= LINES_PER_NAP;
+    if is_due {
         *worked = 0;
         std::thread::sleep(NAP);
     }
+    is_due
 }

@@ -30,7 +30,9 @@ impl Kept {
     /// Stores a value for which no row can be cleared, and looks that it is there, and that memory is within the bound.
     fn store_large(&mut self, number: u32, len: usize) {
         self.worker.now += 10;
+        let bound = self.store.pool().space().bound;
         store_sized(&self.store, &mut self.worker, number, len).unwrap_or_else(|why| panic!("{len} bytes: {why:?}"));
+        assert_eq!(self.store.pool().space().bound, bound, "the reservation ends with the answer");
         self.resident_then = self.store.pool().space().resident;
         assert_eq!(verify_values(&self.store)[&len], 1);
         let (store, deadline) = (&self.store, Instant::now() + Duration::from_secs(5));
@@ -89,26 +91,28 @@ fn a_large_value_finds_room_between_the_segments_of_the_table() {
     }
 }
 
-/// Another thread stores small values all the time: what comes free is not theirs. Two large ones, one after the other.
+/// Two requests for large values, each of which wants most of the cache, and another thread that stores small values all the time: what comes
+/// free for one is not another's.
 #[test]
 fn what_comes_free_for_a_large_value_goes_to_no_other() {
     for mut kept in stores() {
         phase(&kept.store, &mut kept.worker, 0..70_000, 100);
         let (store, done) = (Arc::clone(&kept.store), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let (mut other, stop) = (worker(store.pool()), StopAtEnd(&done));
+            let (mut small, mut large, stop) = (worker(store.pool()), worker(store.pool()), StopAtEnd(&done));
             let (store, done) = (&store, &done);
             scope.spawn(move || {
                 for number in (100_000..).take_while(|_| !done.load(Ordering::Relaxed)) {
-                    store_sized(store, &mut other, number, 100 + number as usize % 400).unwrap();
+                    store_sized(store, &mut small, number, 100 + number as usize % 400).unwrap();
                 }
             });
-            for number in 0..2 {
-                store_sized(store, &mut kept.worker, number, 12_000_000).unwrap();
-            }
+            let other = scope.spawn(move || store_sized(store, &mut large, 1, 12_000_000));
+            let own = store_sized(store, &mut kept.worker, 0, 12_100_000);
+            let results = (own, other.join().unwrap());
             drop(stop);
+            assert_eq!(results, (Ok(()), Ok(())));
         });
-        assert!(verify_values(&store)[&12_000_000] >= 1);
+        assert_eq!(store.pool().space().bound, store.chunk_bytes_allowed());
         kept.upkeep.stop();
     }
 }
@@ -121,18 +125,20 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// The client leaves while its value waits for chunks: they are for everybody again.
+/// A request is dropped with its connection while it waits for chunks: they are for everybody again. One that waits behind it is refused once it
+/// has waited for too long.
 #[test]
-fn a_reservation_ends_with_its_client() {
+fn a_reservation_ends_with_its_request() {
     for mut kept in stores() {
         phase(&kept.store, &mut kept.worker, 0..70_000, 100);
-        let bound = kept.store.pool().space().bound;
-        let first = kept.store.reserve(&mut kept.worker, 12_000_000);
-        assert!(matches!(first, Err(Failure::NoLogSpace)) && kept.worker.take_pause(), "{first:?}");
-        assert!(kept.store.pool().space().bound <= bound - 12_000_000);
-        // One of another size waits for the end of it, and one of the same size may have what was reserved.
-        let other = kept.store.reserve(&mut kept.worker, 9_000_000);
-        assert!(matches!(other, Err(Failure::NoLogSpace)) && kept.worker.take_pause(), "{other:?}");
+        let (bound, mut first, mut other) = (kept.store.pool().space().bound, worker(kept.store.pool()), worker(kept.store.pool()));
+        assert_eq!(kept.store.reserve(&mut first, 12_000_000), Err(Failure::NoLogSpace));
+        assert!(first.take_pause() && kept.store.pool().space().bound <= bound - 12_000_000);
+        assert_eq!(kept.store.reserve(&mut other, 9_000_000), Err(Failure::NoLogSpace));
+        assert!(other.take_pause());
+        other.client.wait.as_mut().unwrap().since -= Duration::from_secs(200);
+        assert_eq!(kept.store.reserve(&mut other, 9_000_000), Ok(false));
+        other.client = Client::default();
         let deadline = Instant::now() + Duration::from_secs(10);
         while kept.store.pool().space().bound < bound {
             assert!(Instant::now() < deadline, "the reservation does not end");
