@@ -155,7 +155,9 @@ fn a_disk_that_fills_up_costs_new_items_only() {
     let stored = answers.iter().filter(|a| *a == "STORED").count();
     assert!((50..390).contains(&stored), "{stored} of 400 items of 200 kB on a disk of 48 MiB");
     let said = fs::read_to_string(stderr.path()).unwrap();
-    assert!(said.contains(&format!("space for the heap runs out: {}/image: no space left", pool.display())), "{said}");
+    let told = said.matches(&format!("space for the heap runs out: {}/image: no space left", pool.display())).count();
+    // Once a minute.
+    assert!((1..=3).contains(&told), "{said}");
     assert!(answers.iter().all(|a| a == "STORED" || a.starts_with("SERVER_ERROR out of memory")), "{answers:?}");
     let kept: Vec<usize> = (0..400).filter(|i| client.get(&format!("k{i}"))).collect();
     assert!(kept.iter().all(|i| answers[*i] == "STORED") && kept.len() == stored, "{} are there, {stored} were stored", kept.len());

@@ -183,9 +183,9 @@ impl Worker {
         result
     }
 
-    /// Leaves the processor to others, unless it did so a moment ago for another connection.
-    fn nap(&mut self, time: Duration) {
-        if self.napped.elapsed() >= time {
+    /// Leaves the processor to others, unless it did so less than `share` times as long ago, for another connection.
+    fn nap(&mut self, time: Duration, share: u32) {
+        if self.napped.elapsed() >= time * share {
             std::thread::sleep(time);
             self.napped = Instant::now();
         }

@@ -7,14 +7,14 @@
 //!
 //! What must always hold:
 //! - There is one reservation at a time, one request's; others wait. So about as much is evicted for a value as it takes.
-//! - A reservation ends with the answer to its request, whatever that is; soon after its last look if there never is one.
+//! - A reservation ends with the answer to its request, whatever that is; some time after its last look if there never is one.
 //! - Reservation and bound change under one lock: with a reservation goes the lower bound.
 
 use std::time::{Duration, Instant};
 
 use towa_epoch::Pool;
 
-use super::evict::SLICE;
+use super::evict::{SLICE, Work};
 use super::upkeep::has_too_much_memory;
 use super::{Failure, Store, Worker};
 
@@ -26,16 +26,22 @@ pub(super) const PATIENCE_FOR_MEMORY: Duration = Duration::from_secs(2);
 /// Between two requests for a checkpoint: memory is given back of what is durably free.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
 /// A reservation ends after so long without a look: its request was dropped with its connection.
-const FORGOTTEN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
-/// A worker whose requests wait for others naps so long, and then serves all its connections.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+/// The same where the value is being stored, which may have to wait for log space.
+const FORGOTTEN_IN_USE: Duration = Duration::from_secs(60);
+/// A worker some of whose requests wait for others naps so long, once in so many times as long.
 const NAP: Duration = Duration::from_micros(200);
+const NAP_SHARE: u32 = 5;
 
 /// A request that waits for chunks, in all its turns.
-#[derive(Debug)]
 pub(super) struct Wait {
+    /// Bytes of the block that it was refused.
+    pub(super) wanted: usize,
     pub(super) since: Instant,
     /// Its reservation's; 0 while it has none.
     ticket: u64,
+    /// The window that it clears. Other requests of the worker have another one.
+    work: Option<Work>,
     /// Since when only memory is missing.
     lacks_memory: Option<Instant>,
     /// When a checkpoint was last asked for.
@@ -43,12 +49,22 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    pub(super) fn new() -> Self {
-        Wait { since: Instant::now(), ticket: 0, lacks_memory: None, asked: None }
+    fn new(wanted: usize) -> Self {
+        Wait { wanted, since: Instant::now(), ticket: 0, work: None, lacks_memory: None, asked: None }
     }
 
-    fn is_over(&self, bytes: u64) -> bool {
-        self.since.elapsed() > PATIENCE + Duration::from_secs(bytes / PATIENCE_BYTES)
+    fn bytes(&self) -> u64 {
+        Pool::chunk_bytes_for(self.wanted)
+    }
+
+    fn is_over(&self) -> bool {
+        self.since.elapsed() > PATIENCE + Duration::from_secs(self.bytes() / PATIENCE_BYTES)
+    }
+}
+
+impl std::fmt::Debug for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wait").field("wanted", &self.wanted).field("ticket", &self.ticket).finish_non_exhaustive()
     }
 }
 
@@ -62,6 +78,12 @@ pub(super) struct Reservation {
     looked: Instant,
     /// The value is being stored.
     is_used: bool,
+}
+
+impl Reservation {
+    fn is_forgotten(&self) -> bool {
+        self.looked.elapsed() > if self.is_used { FORGOTTEN_IN_USE } else { FORGOTTEN }
+    }
 }
 
 /// The reservation there is, and the tickets given out.
@@ -78,7 +100,7 @@ impl Store {
     }
 
     fn fit_bound_of(&self, reservations: &mut Reservations) {
-        reservations.now.take_if(|one| one.looked.elapsed() > FORGOTTEN);
+        reservations.now.take_if(|one| one.is_forgotten());
         let reserved = reservations.now.as_ref().map_or(0, |one| one.bytes);
         self.pool.set_bound(self.chunk_bytes_allowed().saturating_sub(reserved));
     }
@@ -95,42 +117,45 @@ impl Store {
     /// the bound. `false`: there is no room, and will be none. A request that builds on an item is left to be refused: that item may be all that
     /// is in the way.
     pub(super) fn reserve(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
-        let bytes = Pool::chunk_bytes_for(wanted);
         if worker.kept.is_some() || self.shares_pool() || !Pool::is_large(wanted) || !self.could_hold(wanted) {
             return Ok(false);
         }
-        if bytes > self.pool.chunk_bytes_never_used() {
+        if Pool::chunk_bytes_for(wanted) > self.pool.chunk_bytes_never_used() {
             return Ok(false);
         }
-        let mut wait = worker.client.wait.take().unwrap_or_else(Wait::new);
-        let result = self.look(worker, bytes, &mut wait);
+        let mut wait = worker.client.wait.take().unwrap_or_else(|| Wait::new(wanted));
+        let result = self.look(worker, &mut wait);
         worker.client.wait = Some(wait);
         result
     }
 
-    fn look(&self, worker: &mut Worker, bytes: u64, wait: &mut Wait) -> Result<bool, Failure> {
-        if !self.hold(bytes, wait) {
-            return self.look_again(worker, bytes, wait);
-        }
+    fn look(&self, worker: &mut Worker, wait: &mut Wait) -> Result<bool, Failure> {
         let until = Instant::now() + SLICE;
-        while self.is_beyond_bound() {
-            let is_cleared = self.used_window(worker)?;
+        let mut is_cleared = self.hold(worker, wait);
+        while is_cleared && self.is_beyond_bound() && Instant::now() < until {
+            std::mem::swap(&mut worker.clearing, &mut wait.work);
+            let result = self.used_window(worker);
+            std::mem::swap(&mut worker.clearing, &mut wait.work);
             worker.thread.release_cleared();
-            if !is_cleared {
-                return self.look_again(worker, bytes, wait);
-            }
-            if Instant::now() >= until {
-                return Err(worker.pause());
-            }
+            is_cleared = result?;
         }
-        if has_too_much_memory(&self.pool.space())
-            && wait.lacks_memory.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_MEMORY
-        {
+        if !self.has_chunks(wait) {
+            if wait.is_over() {
+                return Ok(false);
+            }
+            if !is_cleared {
+                self.leave_it_to_the_keeper(worker);
+            }
+            return Err(worker.pause());
+        }
+        let lacks_memory = has_too_much_memory(&self.pool.space());
+        if lacks_memory && wait.lacks_memory.get_or_insert_with(Instant::now).elapsed() < PATIENCE_FOR_MEMORY {
             if wait.asked.is_none_or(|at| at.elapsed() > CHECKPOINT_EVERY) {
                 wait.asked = Some(Instant::now());
                 self.pool.request_checkpoint();
             }
-            return self.look_again(worker, bytes, wait);
+            self.leave_it_to_the_keeper(worker);
+            return Err(worker.pause());
         }
         let mut reservations = self.reservations.lock();
         let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
@@ -138,26 +163,31 @@ impl Store {
     }
 
     /// Whether this request has the reservation now: it had, or there was none.
-    fn hold(&self, bytes: u64, wait: &mut Wait) -> bool {
+    fn hold(&self, worker: &mut Worker, wait: &mut Wait) -> bool {
         let mut reservations = self.reservations.lock();
+        self.fit_bound_of(&mut reservations);
         if reservations.now.is_none() {
             reservations.tickets += 1;
             wait.ticket = reservations.tickets;
-            reservations.now = Some(Reservation { ticket: wait.ticket, bytes, looked: Instant::now(), is_used: false });
+            reservations.now =
+                Some(Reservation { ticket: wait.ticket, bytes: wait.bytes(), looked: Instant::now(), is_used: false });
             self.fit_bound_of(&mut reservations);
+            worker.failed = 0;
         }
         let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
         own.map(|own| (own.looked, own.is_used) = (Instant::now(), false)).is_some()
     }
 
-    /// Others have their turns, and the keeper its own: then the request looks again, unless it has waited for long enough.
-    fn look_again(&self, worker: &mut Worker, bytes: u64, wait: &Wait) -> Result<bool, Failure> {
-        if wait.is_over(bytes) {
-            return Ok(false);
-        }
+    /// Whether this request has the reservation, and its chunks are free.
+    fn has_chunks(&self, wait: &Wait) -> bool {
+        let has = self.reservations.lock().now.as_ref().is_some_and(|one| one.ticket == wait.ticket);
+        has && !self.is_beyond_bound()
+    }
+
+    /// Others have their turns, and the keeper its own, before the request looks again.
+    fn leave_it_to_the_keeper(&self, worker: &mut Worker) {
         self.wake.now();
-        worker.nap(NAP);
-        Err(worker.pause())
+        worker.nap(NAP, NAP_SHARE);
     }
 
     /// The request at hand has an answer.

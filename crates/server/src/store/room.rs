@@ -96,7 +96,9 @@ impl Store {
             true => Err((Failure::NoMemory, bytes)),
             false => attempt(worker).map_err(|failure| (failure, worker.thread.refused())),
         };
-        let mut result = attempt(worker, self);
+        // One that waits for chunks has not got them before it has looked.
+        let waits = worker.client.wait.as_ref().map(|wait| Err((Failure::NoMemory, wait.wanted)));
+        let mut result = waits.unwrap_or_else(|| attempt(worker, self));
         for _ in 0..ROUNDS {
             let Err((Failure::NoMemory, wanted)) = result else { break };
             if !self.evict {

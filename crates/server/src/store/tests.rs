@@ -530,6 +530,7 @@ fn the_items_of_a_circle_are_freed_once() {
             }
             (2, Some(_)) => {
                 remove(&store, &mut worker, key.as_bytes());
+                // Links that lead back were met before: what is free is not found any more.
                 assert!(store.lock(hash).find(key.as_bytes()).is_none(), "{key} is found although it was deleted");
                 // What is left of a circle of two is not written in place: another item may soon be there.
                 put(&store, &mut worker, key.as_bytes(), 1500);

@@ -290,7 +290,8 @@ impl Keeper {
                     done => {
                         next = done?;
                         if nap(&mut self.worked, LINES_AT_ONCE) {
-                            // Requests may wait for it.
+                            // Requests may wait for that.
+                            self.store.fit_bound();
                             self.release_memory();
                         }
                     }

@@ -1,6 +1,6 @@
 //! Values for which no row of neighbouring chunks can be cleared: chunks are reserved for them, and come free elsewhere (`reservation`).
 
-use super::room::{LIMIT, key_of, phase, store_sized, verify_values};
+use super::room::{LIMIT, key_of, phase, store_once, store_sized, verify_values};
 use super::*;
 
 /// A store with its keeper, in a pool with room for the whole cache behind all that is in use.
@@ -27,17 +27,28 @@ fn stores() -> [Kept; 2] {
 }
 
 impl Kept {
+    /// Fills the cache with small values, and waits until the table has grown.
+    fn fill(&mut self) {
+        phase(&self.store, &mut self.worker, 0..70_000, 100);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.store.shape().splitting || self.store.items() > self.store.shape().lines() * table::BUCKETS as u64 {
+            assert!(Instant::now() < deadline, "the table does not grow: {:?}", self.store.shape());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Stores a value for which no row can be cleared, and looks that it is there, and that memory is within the bound.
     fn store_large(&mut self, number: u32, len: usize) {
         self.worker.now += 10;
-        let bound = self.store.pool().space().bound;
         store_sized(&self.store, &mut self.worker, number, len).unwrap_or_else(|why| panic!("{len} bytes: {why:?}"));
-        assert_eq!(self.store.pool().space().bound, bound, "the reservation ends with the answer");
         self.resident_then = self.store.pool().space().resident;
         assert_eq!(verify_values(&self.store)[&len], 1);
         let (store, deadline) = (&self.store, Instant::now() + Duration::from_secs(5));
-        let has_too_much = |space: towa_epoch::Space| space.in_use > space.bound || upkeep::has_too_much_memory(&space);
-        while has_too_much(store.pool().space()) {
+        // The reservation ends with the answer.
+        let is_as_before = |space: towa_epoch::Space| {
+            space.bound == store.chunk_bytes_allowed() && space.in_use <= space.bound && !upkeep::has_too_much_memory(&space)
+        };
+        while !is_as_before(store.pool().space()) {
             assert!(Instant::now() < deadline, "{:?}", store.pool().space());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -75,7 +86,7 @@ fn a_value_larger_than_all_that_was_there_takes_the_place_of_what_is_left() {
 #[test]
 fn a_large_value_finds_room_between_the_segments_of_the_table() {
     for mut kept in stores() {
-        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
+        kept.fill();
         let (before, len) = (kept.store.bytes(), 10_000_000);
         let windows = || (0..1000).filter_map(|random| kept.store.pool().survey(random * 7919, len));
         assert!(windows().count() > 0 && windows().all(|survey| kept.store.roots.stand_in(survey.range())));
@@ -96,7 +107,7 @@ fn a_large_value_finds_room_between_the_segments_of_the_table() {
 #[test]
 fn what_comes_free_for_a_large_value_goes_to_no_other() {
     for mut kept in stores() {
-        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
+        kept.fill();
         let (store, done) = (Arc::clone(&kept.store), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let (mut small, mut large, stop) = (worker(store.pool()), worker(store.pool()), StopAtEnd(&done));
@@ -125,25 +136,67 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// A request is dropped with its connection while it waits for chunks: they are for everybody again. One that waits behind it is refused once it
-/// has waited for too long.
+/// A request is dropped with its connection while it waits for chunks: they are for everybody again.
 #[test]
 fn a_reservation_ends_with_its_request() {
     for mut kept in stores() {
-        phase(&kept.store, &mut kept.worker, 0..70_000, 100);
-        let (bound, mut first, mut other) = (kept.store.pool().space().bound, worker(kept.store.pool()), worker(kept.store.pool()));
+        kept.fill();
+        let mut first = worker(kept.store.pool());
         assert_eq!(kept.store.reserve(&mut first, 12_000_000), Err(Failure::NoLogSpace));
-        assert!(first.take_pause() && kept.store.pool().space().bound <= bound - 12_000_000);
-        assert_eq!(kept.store.reserve(&mut other, 9_000_000), Err(Failure::NoLogSpace));
-        assert!(other.take_pause());
-        other.client.wait.as_mut().unwrap().since -= Duration::from_secs(200);
-        assert_eq!(kept.store.reserve(&mut other, 9_000_000), Ok(false));
-        other.client = Client::default();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while kept.store.pool().space().bound < bound {
+        assert!(first.take_pause() && kept.store.pool().space().bound < kept.store.chunk_bytes_allowed());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while kept.store.pool().space().bound < kept.store.chunk_bytes_allowed() {
             assert!(Instant::now() < deadline, "the reservation does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
         kept.store_large(70_000, 12_000_000);
+    }
+}
+
+/// A request is refused when its chunks, or its turn, do not come in time; one whose chunks are free is not, although their memory is not given back.
+#[test]
+fn patience_ends_before_the_chunks_are_there_and_not_after() {
+    for mut kept in stores() {
+        kept.fill();
+        let (store, long_ago) = (Arc::clone(&kept.store), Duration::from_secs(1000));
+        let (mut first, mut other) = (worker(store.pool()), worker(store.pool()));
+        assert_eq!(store.reserve(&mut first, 12_000_000), Err(Failure::NoLogSpace));
+        assert_eq!(store.reserve(&mut other, 9_000_000), Err(Failure::NoLogSpace));
+        other.client.wait.as_mut().unwrap().since -= long_ago;
+        assert_eq!(store.reserve(&mut other, 9_000_000), Ok(false));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while store.is_beyond_bound() {
+            assert!(Instant::now() < deadline, "{:?}", store.pool().space());
+            assert_ne!(store.reserve(&mut first, 12_000_000), Ok(false));
+        }
+        first.client.wait.as_mut().unwrap().since -= long_ago;
+        let reserved =
+            std::iter::repeat_with(|| store.reserve(&mut first, 12_000_000)).find(|result| *result != Err(Failure::NoLogSpace));
+        assert_eq!(reserved, Some(Ok(true)));
+        store.end_wait(&mut first);
+        assert_eq!(store.pool().space().bound, store.chunk_bytes_allowed());
+        kept.upkeep.stop();
+    }
+}
+
+/// Two clients of one worker, in turn: one stores a large value, the other small ones, each of which clears a window. Neither takes the other's.
+#[test]
+fn two_clients_of_one_worker_clear_windows_of_their_own() {
+    for mut kept in stores() {
+        kept.fill();
+        let (store, mut large, mut small) = (Arc::clone(&kept.store), Client::default(), Client::default());
+        let (mut number, mut is_stored) = (100_000, false);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_stored {
+            assert!(Instant::now() < deadline, "{:?}", store.pool().space());
+            let result = kept.worker.serve(&mut large, |worker| store_once(&store, worker, 0, 12_000_000, None));
+            is_stored = result != Err(Failure::NoLogSpace);
+            assert!(matches!(result, Ok(()) | Err(Failure::NoLogSpace)), "{result:?}");
+            for len in [90_000, 250_000] {
+                number += 1;
+                kept.worker.serve(&mut small, |worker| store_sized(&store, worker, number, len)).unwrap();
+            }
+        }
+        kept.upkeep.stop();
     }
 }

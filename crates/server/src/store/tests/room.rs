@@ -32,32 +32,44 @@ fn store_sized_keeping(
     len: usize,
     kept: Option<u64>,
 ) -> std::result::Result<(), Failure> {
-    let key = key_of(number, len);
-    let (hash, value) = (store.hash(key.as_bytes()), value_of(&key, len));
     loop {
-        let result = store.with_room(worker, item::HEAD_LEN + key.len() + value.len(), kept, |worker| {
-            let stripe = store.lock(hash);
-            let found = stripe.find(key.as_bytes());
-            let cas = store.new_cas()?;
-            let (key, value) = (key.as_bytes(), (&value[..], &[][..]));
-            let content = Content { key, hash, value, flags: 0, expires: 0, bits: 0, cas, now: worker.now };
-            let tx = stripe.begin(worker, content.size())?;
-            match found {
-                Some(found) => stripe.replace(&tx, found, &content)?,
-                None => stripe.insert(&tx, &content)?,
-            };
-            tx.commit();
-            Ok(())
-        });
-        worker.take_pause();
-        if worker.take_wanted_log().is_some() {
-            store.pool().checkpoint().unwrap();
-            store.pool().apply_now().unwrap();
-        }
+        let result = store_once(store, worker, number, len, kept);
         if !matches!(result, Err(Failure::NoLogSpace)) {
             return result;
         }
     }
+}
+
+/// One turn of that.
+pub(super) fn store_once(
+    store: &Store,
+    worker: &mut Worker,
+    number: u32,
+    len: usize,
+    kept: Option<u64>,
+) -> std::result::Result<(), Failure> {
+    let key = key_of(number, len);
+    let (hash, value) = (store.hash(key.as_bytes()), value_of(&key, len));
+    let result = store.with_room(worker, item::HEAD_LEN + key.len() + value.len(), kept, |worker| {
+        let stripe = store.lock(hash);
+        let found = stripe.find(key.as_bytes());
+        let cas = store.new_cas()?;
+        let (key, value) = (key.as_bytes(), (&value[..], &[][..]));
+        let content = Content { key, hash, value, flags: 0, expires: 0, bits: 0, cas, now: worker.now };
+        let tx = stripe.begin(worker, content.size())?;
+        match found {
+            Some(found) => stripe.replace(&tx, found, &content)?,
+            None => stripe.insert(&tx, &content)?,
+        };
+        tx.commit();
+        Ok(())
+    });
+    worker.take_pause();
+    if worker.take_wanted_log().is_some() {
+        store.pool().checkpoint().unwrap();
+        store.pool().apply_now().unwrap();
+    }
+    result
 }
 
 /// Looks at every item: how many there are of each length.
