@@ -179,9 +179,9 @@ fn patience_ends_before_the_chunks_are_there_and_not_after() {
     }
 }
 
-/// Two clients of one worker, in turn: one stores a large value, the other small ones, each of which clears a window. Neither takes the other's.
+/// Two clients of one worker, in turn: one waits for chunks, the other stores smaller values, which clear windows. Both go on.
 #[test]
-fn two_clients_of_one_worker_clear_windows_of_their_own() {
+fn two_clients_of_one_worker_go_on_beside_each_other() {
     for mut kept in stores() {
         kept.fill();
         let (store, mut large, mut small) = (Arc::clone(&kept.store), Client::default(), Client::default());
