@@ -78,8 +78,8 @@ impl From<towa_epoch::Error> for Failure {
 pub struct Client {
     /// The newest epoch that it wrote in.
     written: u64,
-    /// Its request waits for chunks.
-    wait: Option<Wait>,
+    /// Its request waits for chunks. Few do, and this is moved at each turn.
+    wait: Option<Box<Wait>>,
 }
 
 /// What a thread carries along when it works on the store.

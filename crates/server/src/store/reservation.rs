@@ -123,7 +123,7 @@ impl Store {
         if Pool::chunk_bytes_for(wanted) > self.pool.chunk_bytes_never_used() {
             return Ok(false);
         }
-        let mut wait = worker.client.wait.take().unwrap_or_else(|| Wait::new(wanted));
+        let mut wait = worker.client.wait.take().unwrap_or_else(|| Box::new(Wait::new(wanted)));
         let result = self.look(worker, &mut wait);
         worker.client.wait = Some(wait);
         result
