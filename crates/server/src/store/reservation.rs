@@ -132,6 +132,9 @@ impl Store {
     fn look(&self, worker: &mut Worker, wait: &mut Wait) -> Result<bool, Failure> {
         let until = Instant::now() + SLICE;
         let mut is_cleared = self.hold(worker, wait);
+        if wait.is_over() && !self.has_chunks(wait) {
+            return Ok(false);
+        }
         while is_cleared && self.is_beyond_bound() && Instant::now() < until {
             std::mem::swap(&mut worker.clearing, &mut wait.work);
             let result = self.used_window(worker);
@@ -140,9 +143,6 @@ impl Store {
             is_cleared = result?;
         }
         if !self.has_chunks(wait) {
-            if wait.is_over() {
-                return Ok(false);
-            }
             if !is_cleared {
                 self.leave_it_to_the_keeper(worker);
             }

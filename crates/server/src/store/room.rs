@@ -187,26 +187,23 @@ impl Store {
         if cleared { Ok(true) } else { self.any_window(worker, wanted) }
     }
 
-    /// Clears the best window of those in which any chunk is in use, whatever that is good for.
-    pub(super) fn used_window(&self, worker: &mut Worker) -> Result<bool, Failure> {
-        if worker.clearing.is_some() && self.go_on(worker)? {
-            return Ok(true);
-        }
-        for _ in 0..TRIES {
-            if worker.failed >= FAILED_MAX {
-                break;
-            }
-            if let Some(choice) = self.best_used_window(worker, 1)
-                && self.clear(worker, &choice.survey, 1)?
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Clears the best window for a value of `wanted` bytes, or the next best one.
+    fn any_window(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+        self.clear_one(worker, wanted, Self::best_window)
     }
 
-    /// Clears the best window there is, or the next best one.
-    fn any_window(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
+    /// Clears the best of the windows in which any chunk is in use.
+    pub(super) fn used_window(&self, worker: &mut Worker) -> Result<bool, Failure> {
+        self.clear_one(worker, 1, Self::best_used_window)
+    }
+
+    /// Clears the window that `best` finds, or the next one, unless there is one to go on with.
+    fn clear_one(
+        &self,
+        worker: &mut Worker,
+        wanted: usize,
+        best: impl Fn(&Self, &mut Worker, usize) -> Option<Choice>,
+    ) -> Result<bool, Failure> {
         if worker.clearing.is_some() && self.go_on(worker)? {
             return Ok(true);
         }
@@ -214,7 +211,7 @@ impl Store {
             if worker.failed >= FAILED_MAX {
                 break;
             }
-            if let Some(choice) = self.best_window(worker, wanted)
+            if let Some(choice) = best(self, worker, wanted)
                 && self.clear(worker, &choice.survey, wanted)?
             {
                 return Ok(true);
