@@ -314,7 +314,7 @@ impl Pool {
         (self.engine().heap.base().as_ptr().addr(), self.engine().heap.len())
     }
 
-    /// What stands at an address, which may be any. For programs whose links may be damaged: `free` panics where no live block starts.
+    /// What stands at any address. For programs whose links may be damaged: `free` panics where no live block starts.
     pub fn block_state(&self, block: NonNull<u8>) -> BlockState {
         self.engine().heap.allocator().block_state(block)
     }

@@ -114,8 +114,8 @@ impl Pool {
         self.engine().heap.allocator().survey(random, size)
     }
 
-    /// Bytes of chunks that never were in use, all neighbours: a block as large fits there, while [so many](Self::chunk_bytes_left) may come
-    /// into use.
+    /// Bytes of chunks that never were in use, all neighbours. A block fits there if that many bytes of chunks [may still come
+    /// into use](Self::chunk_bytes_left).
     pub fn chunk_bytes_never_used(&self) -> u64 {
         self.engine().heap.allocator().chunk_bytes_never_used()
     }

@@ -163,7 +163,7 @@ pub(crate) struct ImageSpace {
 }
 
 impl ImageSpace {
-    /// As [`provide`](Self::provide). What went wrong goes to the log, once a minute: the program hears that the heap is full, and not why.
+    /// As [`provide`](Self::provide). A failure goes to the log, once a minute: the program hears that the heap is full, not why.
     pub fn provide_or_say_why(&self, range: Range<u64>) -> std::result::Result<(), Full> {
         self.provide(range).map_err(|why| {
             let mut told = self.told.lock();

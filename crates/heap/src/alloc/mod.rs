@@ -230,7 +230,10 @@ impl Allocator {
         let addr = ptr.as_ptr() as usize;
         let seen = match self.small_block(addr) {
             Some((off, slab)) => self.seen(&slab, off),
-            None => self.find_large(addr).map_or_else(|seen| seen, |run| Seen::Live(run.len as usize * CHUNK as usize)),
+            None => match self.find_large(addr) {
+                Ok(_) => return BlockState::Live,
+                Err(seen) => seen,
+            },
         };
         match seen {
             Seen::Live(_) => BlockState::Live,

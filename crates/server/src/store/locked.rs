@@ -48,7 +48,7 @@ impl Locked<'_> {
         // SAFETY: the stripe is locked.
         let found = unsafe { self.store.table.find(self.shape, self.hash, key) }?;
         // In a damaged pool a chain may lead to an item that was freed.
-        (!self.store.table.is_damaged() || self.state(found.item) == BlockState::Live).then_some(found)
+        (!self.store.table.is_damaged() || self.is_live(found.item)).then_some(found)
     }
 
     /// Calls `each`, which changes nothing, with all items of line `index` of this stripe, until it says `false`.
@@ -84,33 +84,35 @@ impl Locked<'_> {
         Ok(item)
     }
 
-    /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed.
+    /// Puts new content in the place of `found`, in its block where it fits. Fails before anything is changed, but for the
+    /// link to an item that was freed already, in a damaged pool.
     pub fn replace(&self, tx: &Tx<'_>, found: Found, content: &Content<'_>) -> towa_epoch::Result<Item> {
         let old = found.item;
-        // Before there is a new block: that of an item which was freed already may be given out.
         let (behind, has_block) = self.leave(old);
-        let expiring = i64::from(content.expires != 0) - i64::from(has_block && old.expires() != 0);
-        if content.value.1.is_empty() && old.can_hold(content.size()) && has_block {
+        if !has_block {
+            // The new item may get the very block that the old value lies in.
+            let value = [content.value.0, content.value.1].concat();
+            // SAFETY: the stripe is locked and encloses `tx`.
+            unsafe { table::link(tx, found.slot, behind) };
+            return self.insert(tx, &Content { value: (&value, &[]), ..*content });
+        }
+        let expiring = i64::from(content.expires != 0) - i64::from(old.expires() != 0);
+        if content.value.1.is_empty() && old.can_hold(content.size()) {
             // SAFETY: the stripe is locked and encloses `tx`; the value comes from outside the heap.
             unsafe { old.overwrite(tx, content) };
             self.account(tx, 0, 0, expiring);
             return Ok(old);
         }
-        let (old_room, uses) = (if has_block { old.room() as i64 } else { 0 }, old.uses());
-        // A value that builds on the old one is copied before there is a new block, for the same reason.
-        let copied = if has_block { Vec::new() } else { [content.value.0, content.value.1].concat() };
-        let content = if has_block { *content } else { Content { value: (&copied, &[]), ..*content } };
-        let new = self.create(tx, &content)?;
-        new.count_use(uses);
+        let new = self.create(tx, content)?;
+        new.count_use(old.uses());
+        let grown = new.room() as i64 - old.room() as i64;
         // SAFETY: as above; the old block leaves the chain in the same transaction that frees it.
         unsafe {
             *new.next_slot() = behind;
             table::link(tx, found.slot, new.address());
-            if has_block {
-                tx.free(old.block());
-            }
+            tx.free(old.block());
         }
-        self.account(tx, i64::from(!has_block), new.room() as i64 - old_room, expiring);
+        self.account(tx, 0, grown, expiring);
         Ok(new)
     }
 
@@ -126,7 +128,7 @@ impl Locked<'_> {
     /// Removes an item.
     pub fn remove(&self, tx: &Tx<'_>, found: Found) {
         if self.unlink(tx, found) {
-            // SAFETY: the stripe is locked and encloses `tx`; nobody finds the block once the link is gone.
+            // SAFETY: the stripe is locked and encloses `tx`; no look-up finds the block once the link is gone.
             unsafe { tx.free(found.item.block()) };
         }
     }
@@ -159,8 +161,8 @@ impl Locked<'_> {
         has_block
     }
 
-    /// Where the chain goes on behind an item that leaves it, and whether the item's block is there to be freed. In a damaged pool two links
-    /// may lead to one item: at the second of them it is freed already, and counted as gone, and the chain ends there.
+    /// Where the chain goes on behind an item that leaves it, and whether the item's block is there to be freed. In a damaged
+    /// pool two links may lead to one item: at the second of them it is freed already, and counted as gone, and the chain ends.
     fn leave(&self, item: Item) -> (u64, bool) {
         let (state, is_circle) = (self.state(item), item.next() == item.address());
         if is_circle {
@@ -168,6 +170,11 @@ impl Locked<'_> {
         }
         let goes_on = state != BlockState::Free && !is_circle;
         (if goes_on { item.next() } else { 0 }, state == BlockState::Live)
+    }
+
+    /// Whether the item's block is its own. In a damaged pool it may be free, and about to be another item's.
+    fn is_live(&self, item: Item) -> bool {
+        self.state(item) == BlockState::Live
     }
 
     /// What stands where the item should.
@@ -181,8 +188,7 @@ impl Locked<'_> {
 
     /// Changes an item's expiry time, bits and CAS id.
     pub fn put_state(&self, tx: &Tx<'_>, item: Item, expires: u32, bits: u8, cas: u64) {
-        // In a damaged pool the block may be free, and about to be another item's.
-        if self.state(item) != BlockState::Live {
+        if !self.is_live(item) {
             return;
         }
         self.account(tx, 0, 0, i64::from(expires != 0) - i64::from(item.expires() != 0));
@@ -192,8 +198,7 @@ impl Locked<'_> {
 
     /// Overwrites a counter's digits.
     pub fn put_number(&self, tx: &Tx<'_>, item: Item, digits: &[u8], cas: u64) {
-        // In a damaged pool the block may be free, and about to be another item's.
-        if self.state(item) != BlockState::Live {
+        if !self.is_live(item) {
             return;
         }
         // SAFETY: the stripe is locked and encloses `tx`; the caller compared the lengths.

@@ -1,17 +1,20 @@
-//! Room for a value for which no row of neighbouring chunks can be cleared: fewer chunks were ever in use than it takes, or a segment of the
-//! table stands in each row. It gets chunks that were never used; as many of those in use become free before that, wherever they lie.
+//! Room for a value for which no row of neighbouring chunks can be cleared: fewer chunks were ever in use than it takes,
+//! or a segment of the table stands in each row. It gets chunks that were never used; as many of those in use become free
+//! before that, wherever they lie.
 //!
-//! The request *reserves* chunks: the bound of those in use is lower by what it takes, as if `-m` were, so no other request takes what comes
-//! free. Its worker clears used windows, a slice of time a turn; the keeper gives their memory back. Then the value is stored beyond the lowered
-//! bound, and the bound is as before.
+//! The request *reserves* chunks: the bound of those in use is lower by the bytes that it takes, as if `-m` were, so no other
+//! request takes a chunk that comes free. Its worker clears used windows, a slice of time a turn; the keeper gives their
+//! memory back. Then the value is stored beyond the lowered bound, and the bound is as before.
 //!
 //! What must always hold:
 //! - There is one reservation at a time, one request's; others wait. So about as much is evicted for a value as it takes.
-//! - A reservation ends with the answer to its request, whatever that is; some time after its last look if there never is one.
-//! - Reservation and bound change under one lock: with a reservation goes the lower bound.
+//! - A reservation ends with the answer to its request, whatever the answer is. If there never is one, it ends some time
+//!   after the request's last look.
+//! - Reservation and bound change under one lock: while there is a reservation, the bound is lower by its bytes.
 
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use towa_epoch::Pool;
 
 use super::evict::{SLICE, Work};
@@ -93,29 +96,43 @@ pub(super) struct Reservations {
     tickets: u64,
 }
 
+impl Reservations {
+    /// That of a request that waits.
+    fn of(&mut self, wait: &Wait) -> Option<&mut Reservation> {
+        self.now.as_mut().filter(|one| one.ticket == wait.ticket)
+    }
+}
+
 impl Store {
     /// Lets the pool have as many chunks in use as `-m` says, and those that the table takes, but for those reserved.
     pub(super) fn fit_bound(&self) {
-        self.fit_bound_of(&mut self.reservations.lock());
+        self.fit_bound_of(&self.lock_reservations());
     }
 
-    fn fit_bound_of(&self, reservations: &mut Reservations) {
-        reservations.now.take_if(|one| one.is_forgotten());
+    /// Locks them; a forgotten one has ended.
+    fn lock_reservations(&self) -> MutexGuard<'_, Reservations> {
+        let mut reservations = self.reservations.lock();
+        if reservations.now.take_if(|one| one.is_forgotten()).is_some() {
+            self.fit_bound_of(&reservations);
+        }
+        reservations
+    }
+
+    fn fit_bound_of(&self, reservations: &Reservations) {
         let reserved = reservations.now.as_ref().map_or(0, |one| one.bytes);
         self.pool.set_bound(self.chunk_bytes_allowed().saturating_sub(reserved));
     }
 
-    /// Whether more chunks are in use than there may be. A value that is being stored in reserved chunks is not too much.
+    /// Whether more chunks are in use than there may be. A value that is being stored in reserved chunks does not count.
     pub(super) fn is_beyond_bound(&self) -> bool {
-        let mut reservations = self.reservations.lock();
-        self.fit_bound_of(&mut reservations);
+        let reservations = self.lock_reservations();
         let space = self.pool.space();
         space.in_use > space.bound && reservations.now.as_ref().is_none_or(|one| !one.is_used)
     }
 
-    /// Reserves chunks for a value of `wanted` bytes, and clears some or waits for them. `true`: they are there; the caller stores the value beyond
-    /// the bound. `false`: there is no room, and will be none. A request that builds on an item is left to be refused: that item may be all that
-    /// is in the way.
+    /// Reserves chunks for a value of `wanted` bytes, and clears some or waits for them. `true`: they are there; the caller
+    /// stores the value beyond the bound. `false`: there is no room, and will be none. A request that builds on an item is
+    /// refused: that item may be all that is in the way.
     pub(super) fn reserve(&self, worker: &mut Worker, wanted: usize) -> Result<bool, Failure> {
         if worker.kept.is_some() || self.shares_pool() || !Pool::is_large(wanted) || !self.could_hold(wanted) {
             return Ok(false);
@@ -157,31 +174,30 @@ impl Store {
             self.leave_it_to_the_keeper(worker);
             return Err(worker.pause());
         }
-        let mut reservations = self.reservations.lock();
-        let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
-        own.map(|own| own.is_used = true).ok_or_else(|| worker.pause()).map(|()| true)
+        match self.reservations.lock().of(wait) {
+            Some(own) => own.is_used = true,
+            None => return Err(worker.pause()),
+        }
+        Ok(true)
     }
 
     /// Whether this request has the reservation now: it had, or there was none.
     fn hold(&self, worker: &mut Worker, wait: &mut Wait) -> bool {
-        let mut reservations = self.reservations.lock();
-        self.fit_bound_of(&mut reservations);
+        let mut reservations = self.lock_reservations();
         if reservations.now.is_none() {
             reservations.tickets += 1;
             wait.ticket = reservations.tickets;
             reservations.now =
                 Some(Reservation { ticket: wait.ticket, bytes: wait.bytes(), looked: Instant::now(), is_used: false });
-            self.fit_bound_of(&mut reservations);
+            self.fit_bound_of(&reservations);
             worker.failed = 0;
         }
-        let own = reservations.now.as_mut().filter(|one| one.ticket == wait.ticket);
-        own.map(|own| (own.looked, own.is_used) = (Instant::now(), false)).is_some()
+        reservations.of(wait).map(|own| (own.looked, own.is_used) = (Instant::now(), false)).is_some()
     }
 
     /// Whether this request has the reservation, and its chunks are free.
     fn has_chunks(&self, wait: &Wait) -> bool {
-        let has = self.reservations.lock().now.as_ref().is_some_and(|one| one.ticket == wait.ticket);
-        has && !self.is_beyond_bound()
+        self.reservations.lock().of(wait).is_some() && !self.is_beyond_bound()
     }
 
     /// Others have their turns, and the keeper its own, before the request looks again.
@@ -195,7 +211,7 @@ impl Store {
         let Some(wait) = worker.client.wait.take() else { return };
         let mut reservations = self.reservations.lock();
         if reservations.now.take_if(|one| one.ticket == wait.ticket).is_some() {
-            self.fit_bound_of(&mut reservations);
+            self.fit_bound_of(&reservations);
         }
     }
 }

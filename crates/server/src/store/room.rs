@@ -75,6 +75,7 @@ impl Store {
         attempt: impl FnMut(&mut Worker) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         worker.kept = kept;
+        // A panic may have left it so.
         worker.thread.set_unbounded(false);
         let result = if self.could_hold(bytes) { self.make_room_for(worker, bytes, attempt) } else { Err(Failure::NoMemory) };
         if !matches!(result, Err(Failure::NoLogSpace)) {
@@ -96,9 +97,11 @@ impl Store {
             true => Err((Failure::NoMemory, bytes)),
             false => attempt(worker).map_err(|failure| (failure, worker.thread.refused())),
         };
-        // One that waits for chunks has not got them before it has looked.
-        let waits = worker.client.wait.as_ref().map(|wait| Err((Failure::NoMemory, wait.wanted)));
-        let mut result = waits.unwrap_or_else(|| attempt(worker, self));
+        let mut result = match &worker.client.wait {
+            // It has no chunks before it has looked.
+            Some(wait) => Err((Failure::NoMemory, wait.wanted)),
+            None => attempt(worker, self),
+        };
         for _ in 0..ROUNDS {
             let Err((Failure::NoMemory, wanted)) = result else { break };
             if !self.evict {

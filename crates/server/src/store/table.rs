@@ -92,7 +92,7 @@ pub struct Found {
     pub slot: *mut u64,
 }
 
-/// The items of a chain. A link to no item, which a damaged pool may hold, ends it; so do more links than a chain has, which lead back.
+/// The items of a chain. In a damaged pool a link that leads to no item ends it, and so do more links than a chain can have.
 ///
 /// What must always hold: the lock of the chain's stripe is held.
 struct Chain<'t> {
@@ -108,8 +108,8 @@ impl Iterator for Chain<'_> {
     #[inline]
     fn next(&mut self) -> Option<Found> {
         let slot = self.slot;
-        // SAFETY: a head of the table, or the `next` of an item in the heap, which is mapped as long as the pool lives; nobody else changes
-        // it under the lock.
+        // SAFETY: the slot is a head of the table, or the `next` of an item in the heap, which is mapped while the pool lives.
+        // Under the stripe's lock no other thread changes it.
         let (link, item) = unsafe { (*slot, Item::at(*slot, &self.table.heap)) };
         self.hops += 1;
         match item {

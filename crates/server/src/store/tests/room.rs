@@ -21,26 +21,20 @@ fn value_of(key: &str, len: usize) -> Vec<u8> {
 
 /// Stores as a connection does: again after a pause, and when the log has space.
 pub(super) fn store_sized(store: &Store, worker: &mut Worker, number: u32, len: usize) -> std::result::Result<(), Failure> {
-    store_sized_keeping(store, worker, number, len, None)
+    until_answered(|| store_once(store, worker, number, len, None))
 }
 
-/// The same for a request that builds on the item of the key with the hash `kept`.
-fn store_sized_keeping(
-    store: &Store,
-    worker: &mut Worker,
-    number: u32,
-    len: usize,
-    kept: Option<u64>,
-) -> std::result::Result<(), Failure> {
+/// Carries a request out, turn by turn.
+fn until_answered(mut turn: impl FnMut() -> std::result::Result<(), Failure>) -> std::result::Result<(), Failure> {
     loop {
-        let result = store_once(store, worker, number, len, kept);
-        if !matches!(result, Err(Failure::NoLogSpace)) {
+        let result = turn();
+        if result != Err(Failure::NoLogSpace) {
             return result;
         }
     }
 }
 
-/// One turn of that.
+/// One turn of a request that stores; `kept` is the hash of the key whose item it builds on.
 pub(super) fn store_once(
     store: &Store,
     worker: &mut Worker,
@@ -308,12 +302,12 @@ fn what_a_request_builds_on_is_not_evicted_for_it() {
         // Twice as much as there is room for.
         let hash = store.hash(kept.as_bytes());
         for other in number + 1..number + 1 + others {
-            store_sized_keeping(&store, &mut worker, other, len, Some(hash)).unwrap();
+            until_answered(|| store_once(&store, &mut worker, other, len, Some(hash))).unwrap();
         }
         number += others + 1;
         let before = worker.counters.get(Counter::Evictions);
         for other in number..number + 60 {
-            store_sized_keeping(&store, &mut worker, other, longer, Some(hash)).unwrap();
+            until_answered(|| store_once(&store, &mut worker, other, longer, Some(hash))).unwrap();
             assert!(store.lock(hash).find(kept.as_bytes()).is_some(), "{len}, {longer}: gone");
         }
         number += 60;

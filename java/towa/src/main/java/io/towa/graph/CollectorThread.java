@@ -66,8 +66,8 @@ final class CollectorThread extends Thread {
                     collectForHeap();
                 }
             } catch (OutOfMemoryError e) {
-                // The heap is full, perhaps of what a cycle would drop: the next look may find the little that it needs. First of the clauses:
-                // the JVM looks for the other one's class, which is not there yet, only for other exceptions.
+                // The heap is full, perhaps of what a cycle would drop: the next look may find the little that it needs.
+                // This clause is the first: the JVM loads the class of a clause before it compares, and has no room for that now.
             } catch (PoolException e) {
                 // Damage in what was never loaded: who loads it will hear of it, and so does who finds the pool full. Nothing more is freed.
                 return;
