@@ -550,6 +550,25 @@ fn the_items_of_a_circle_are_freed_once() {
     assert_eq!((store.items(), store.bytes()), (others.len() as u64, bytes));
 }
 
+/// A circle that no look-up has met: the item that was deleted is still found behind the other one. Its block is not written.
+#[test]
+fn a_freed_item_that_is_still_linked_is_not_written() {
+    let pool = pool();
+    let store = Store::open(&pool, 1 << 30, true, 0).unwrap();
+    let mut worker = worker(&pool);
+    let keys: Vec<String> = (0..6000).map(|number| format!("key {number}")).collect();
+    for key in &keys {
+        put(&store, &mut worker, key.as_bytes(), 0);
+    }
+    let (_, pairs) = make_circles(&store, &keys);
+    let find = || store.lock(store.hash(pairs[0].as_bytes())).find(pairs[0].as_bytes());
+    remove(&store, &mut worker, pairs[0].as_bytes());
+    assert_eq!(pool.block_state(find().unwrap().item.block()), towa_epoch::BlockState::Free);
+    put(&store, &mut worker, pairs[0].as_bytes(), 0);
+    assert_eq!(pool.block_state(find().unwrap().item.block()), towa_epoch::BlockState::Live);
+    assert_eq!(store.items(), keys.len() as u64);
+}
+
 /// Makes circles of the last items of chains: of one, which leads to itself, or of two. Returns the keys of those, and of the first of these.
 fn make_circles<'k>(store: &Store, keys: &'k [String]) -> (Vec<&'k String>, Vec<&'k String>) {
     let (mut alone, mut pairs) = (Vec::new(), Vec::new());
