@@ -1,7 +1,7 @@
 //! A class record's payload: what the class' instances look like in the file; and a root's.
 //!
 //! ```text
-//!   class:  index | form | bytes of an instance | fields | name | field: offset | type | class | name | descriptor ...
+//!   class:  index | form | bytes of an instance | fields | name | field: offset | type | class | name | descriptor ... | origin, if any
 //!   root:   value (8 bytes) | class | field | descriptor          str: bytes (4), UTF-8, zeros up to a multiple of 4
 //! ```
 //!
@@ -167,8 +167,26 @@ pub(crate) fn class(bytes: &[u8]) -> Result<Class, Reason> {
         return Err(format!("instances of {name} have {instance} bytes, less than a header"));
     }
     let references = fields(&mut payload, count, name, instance)?;
+    origin(&mut payload, name)?;
     payload.end()?;
     Ok(Class { index, form, instance, name: name.into(), references })
+}
+
+/// Reads and checks the origin of a class that the compiler has numbered: a digest, and for a local class the number of those of its name in its method, and the method.
+fn origin(payload: &mut Payload, class: &str) -> Result<(), Reason> {
+    if payload.0.len() < 4 || u32_of(payload.0, 0) == 0 {
+        return Ok(());
+    }
+    let text = payload.str()?;
+    let mut parts = text.splitn(3, ' ');
+    let is_digest = |part: &str| !part.is_empty() && part.len() <= 16 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_one = parts.next().is_some_and(is_digest)
+        && match (parts.next(), parts.next()) {
+            (None, None) => true,
+            (Some(count), Some(_)) => count.parse::<u32>().is_ok(),
+            _ => false,
+        };
+    if is_one { Ok(()) } else { Err(format!("{class} has the origin {text:?}, which is none")) }
 }
 
 /// Reads and checks fields; gives those that are references.
@@ -255,6 +273,23 @@ mod tests {
         }
         assert_eq!(in_java("[[Ljava/util/Map;"), "java.util.Map[][]");
         assert_eq!(in_java("[I"), "int[]");
+    }
+
+    #[test]
+    fn origins_are_told_from_other_text() {
+        let read = |text: &str| {
+            let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
+            bytes.extend(text.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            let mut payload = Payload(&bytes);
+            origin(&mut payload, "Shop$1").and_then(|()| payload.end())
+        };
+        for good in ["", "9f00c3d", "ffffffffffffffff", "1 1 make()Ljava/lang/Object;", "1 2 "] {
+            read(good).unwrap_or_else(|e| panic!("{good}: {e}"));
+        }
+        for bad in ["g", "1ffffffffffffffff", "1 2", "1 x make()V", " 1 make()V", "+1"] {
+            assert!(read(bad).unwrap_err().contains("Shop$1 has the origin"), "{bad}");
+        }
     }
 
     #[test]

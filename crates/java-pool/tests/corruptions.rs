@@ -175,7 +175,7 @@ fn damaged_records_are_found() {
         ("fields of an array", |m| record(m, "class [B", 12, 1), Problem("class [B", 0, "[B has fields, and its form is array")),
         ("small", |m| record(m, STRING, 8, 16), Problem(STRING, 0, "have 16 bytes, less than a header")),
         ("fields missing", |m| record(m, STRING, 12, 9), Problem(STRING, 0, "it ends before its last field does")),
-        ("fields too many", |m| record(m, STRING, 12, 2), Problem(STRING, 0, "bytes behind its last field")),
+        ("fields too many", |m| record(m, STRING, 12, 2), Problem(STRING, 0, "has the origin")),
         ("text too long", |m| record(m, STRING, 16, 1 << 20), Problem(STRING, 0, "a string of 1048576 bytes")),
         ("text", |m| record(m, STRING, 20, u32::MAX), Problem(STRING, 0, "a string that is not UTF-8")),
         ("nameless", |m| record(m, "class [B", 16, 0), Problem("class [B", 0, "class 1 has no name")),

@@ -35,10 +35,18 @@ class AgentOptionsTest {
 
     /** Runs a program with the agent in a machine of its own. Gives what it printed. */
     static String run(int[] status, String program, String options, String... args) throws Exception {
+        return runWith(List.of(), List.of(), status, program, options, args);
+    }
+
+    /** The same, with flags before and after the agent's. */
+    static String runWith(List<String> before, List<String> after, int[] status, String program, String options, String... args) throws Exception {
         String agent = null;
         for (String a : ManagementFactory.getRuntimeMXBean().getInputArguments()) if (a.startsWith("-javaagent:") && a.contains("towa.jar")) agent = a;
-        List<String> line = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java", agent + options, "-Xmx256m", "-cp",
-            System.getProperty("java.class.path"), program));
+        List<String> line = new ArrayList<>(List.of(System.getProperty("java.home") + "/bin/java"));
+        line.addAll(before);
+        line.add(agent + options);
+        line.addAll(after);
+        line.addAll(List.of("-Xmx256m", "-cp", System.getProperty("java.class.path"), program));
         line.addAll(List.of(args));
         Process p = new ProcessBuilder(line).redirectErrorStream(true).start();
         String out = new String(p.getInputStream().readAllBytes());

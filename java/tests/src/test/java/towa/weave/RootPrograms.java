@@ -64,6 +64,45 @@ final class RootPrograms {
         private Late() {}
     }
 
+    /** Its root's class is one that only a loader of the program's own finds. */
+    static final class OwnLoader extends ClassLoader {
+        private OwnLoader() {
+            super(OwnLoader.class.getClassLoader());
+        }
+
+        @Override
+        protected Class<?> findClass(String name) throws ClassNotFoundException {
+            String path = "/" + Plugin.class.getName().replace('.', '/') + ".class";
+            try (java.io.InputStream in = OwnLoader.class.getResourceAsStream(path)) {
+                // The same class by another name of equal length: in the constant pool only the text differs.
+                byte[] file = new String(in.readAllBytes(), java.nio.charset.StandardCharsets.ISO_8859_1).replace("RootPrograms$Plugin", "RootPrograms$Plug_2")
+                    .getBytes(java.nio.charset.StandardCharsets.ISO_8859_1);
+                return defineClass(name, file, 0, file.length);
+            } catch (java.io.IOException e) {
+                throw new ClassNotFoundException(name, e);
+            }
+        }
+
+        public static void main(String[] args) throws Exception {
+            Class<?> plugin = new OwnLoader().loadClass("towa.weave.RootPrograms$Plug_2");
+            openAt(args[0]);
+            System.out.println("found " + plugin.getMethod("add").invoke(null));
+        }
+    }
+
+    /** A class with a root. */
+    public static final class Plugin {
+        @DurableRoot static List<String> names = new ArrayList<>();
+
+        private Plugin() {}
+
+        /** @return what there is now */
+        public static String add() {
+            names.add("x");
+            return names.toString();
+        }
+    }
+
     /** Changes what it finds. */
     static final class OpensItself {
         public static void main(String[] args) {

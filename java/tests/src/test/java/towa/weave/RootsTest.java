@@ -151,6 +151,17 @@ class RootsTest {
     }
 
     @Test
+    void aRootWhoseClassALoaderOfTheProgramHasLoadedGetsItsValue() throws Exception {
+        Path file = Fixture.file("loader");
+        for (String expected : new String[] {"found [x]", "found [x, x]"}) {
+            int[] status = new int[1];
+            String out = AgentOptionsTest.run(status, PROGRAMS + "OwnLoader", "", file.toString());
+            assertTrue(status[0] == 0 && out.contains(expected), out);
+        }
+        file.toFile().delete();
+    }
+
+    @Test
     void anInitialiserThatOpensThePoolDoesNotOverwriteItsRoots() throws Exception {
         Path file = Fixture.file("late");
         String[] found = {"found [first] first [first] [fresh] [1] [default]", "found [first, more] again [first] [fresh] [11] [default, more]",

@@ -11,6 +11,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
+import java.util.zip.CRC32;
 
 /**
  * The agent: weaves every class defined from now on, and on demand all that were defined before.
@@ -55,6 +56,14 @@ public final class Agent {
     private static long wovenCount;
     /** Something is, or is about to be, durable: from then on time at the start no longer matters. */
     private static volatile boolean opened;
+    /** Numbered classes, each with the class file that it was defined from. */
+    private static final LongSet DEFINED = new LongSet();
+    /** The class whose class file {@link #classFile} asks for, and the file; guarded by {@link #ASKING}. */
+    private static final Object ASKING = new Object();
+    private static volatile Class<?> asked;
+    private static volatile Thread asker;
+    private static volatile byte[] answer;
+    private static boolean answerIsAnothers;
 
     private Agent() {}
 
@@ -75,7 +84,7 @@ public final class Agent {
         instrumentation = inst;
         inst.addTransformer(new Transformer(), true);
         // Lambda forms made before a pool is opened stay for ever: their definer must be woven from the start.
-        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null), Enum.class);
+        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null), Enum.class, inst.getClass());
         Class<?>[] loaded = inst.getAllLoadedClasses();
         for (int i = 0; i < loaded.length; i++) Enums.learn(loaded[i]);
     }
@@ -113,12 +122,65 @@ public final class Agent {
         return allRoots;
     }
 
+    private static long definition(String name, ClassLoader loader, byte[] file) {
+        CRC32 sum = new CRC32();
+        sum.update(file);
+        long key = LongSet.key(name, loader) * 31 + sum.getValue();
+        return key == 0 ? 1 : key;
+    }
+
+    /**
+     * Whether {@code c} was defined from that class file: true only if no agent before this one changed it, and nothing has replaced the file since. Always false of classes
+     * that are not numbered, or were loaded before this agent.
+     */
+    public static boolean isDefinedFrom(Class<?> c, byte[] file) {
+        return DEFINED.has(definition(c.getName().replace('.', '/'), c.getClassLoader(), file));
+    }
+
+    /**
+     * The class file that {@code c} was loaded from, before weaving. The JVM may make it anew, without attributes. Stops the program for a moment.
+     *
+     * @return null if the program runs without the agent, if the JVM does not give the file, or if an agent before this one changes it
+     */
+    public static byte[] classFile(Class<?> c) {
+        if (instrumentation == null || !instrumentation.isModifiableClass(c)) return null;
+        synchronized (ASKING) {
+            answerIsAnothers = false;
+            asker = Thread.currentThread();
+            asked = c;
+            try {
+                instrumentation.retransformClasses(c);
+                return answerIsAnothers ? null : answer;
+            } catch (UnmodifiableClassException | RuntimeException | LinkageError e) {
+                return null;
+            } finally {
+                asked = null;
+                asker = null;
+                answer = null;
+            }
+        }
+    }
+
+    /**
+     * Another agent has changed a class file.
+     *
+     * @return whether this thread asks for it, and this library's transformer, which takes the answer and weaves it, comes later
+     */
+    static boolean awaitsChanged() {
+        if (asker != Thread.currentThread() || answer != null) return false;
+        answerIsAnothers = true;
+        return true;
+    }
+
     private static final class Transformer implements ClassFileTransformer {
         Transformer() {}
 
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
+            if (redefined != null && redefined == asked) answer = bytes;
+            if (redefined == null && CodeDigest.mayBeNumbered(name)) DEFINED.add(definition(name, loader, bytes));
+            if (name.equals(OtherAgents.IMPLEMENTATION)) return OtherAgents.woven(bytes);
             Events.classDefined(name);
             return Skip.reason(name) != null ? null : weave(module, loader, name, bytes, LongSet.key(name, loader));
         }
@@ -129,7 +191,7 @@ public final class Agent {
         return weave(module, loader, name, bytes, LongSet.key(name, loader));
     }
 
-    private static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key) {
+    static byte[] weave(Module module, ClassLoader loader, String name, byte[] bytes, long key) {
         try {
             boolean jdk = loader == null || loader == platform;
             if (!jdk && !(loader == system) && !sees(loader)) throw new IllegalStateException("its loader does not see the boot classes");

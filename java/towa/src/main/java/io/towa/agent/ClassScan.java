@@ -6,13 +6,18 @@ import java.nio.charset.StandardCharsets;
  * Reads a class file just far enough to say which of its methods need weaving, so that the others are copied unparsed.
  *
  * <p>Always true: says "no" of a method only if it contains no store to a field or array element and no call that {@link Calls} knows or
- * that goes to a native method of the same class with an array among its arguments. Damaged files end in an exception of the array kind.
+ * that goes to a native method of the same class with an array among its arguments; or if it calls a barrier, so it has been woven before. Damaged files end in an exception of the array kind.
  */
 final class ClassScan {
     /** Lengths of instructions by opcode from 0; '0' stands for the three of variable length. */
     private static final String LENGTHS =
         "11111111111111112323322222111111111111111111111111111122222111111111111111111111111111111111111111111"
         + "11111111111111111111111111111113111111111111111111113333333333333333200111111333333355323113311043355";
+
+    /** What is known of a field or method that the constant pool refers to; 0: nothing yet. */
+    private static final byte NEEDS_NOT = 1;
+    private static final byte NEEDS = 2;
+    private static final byte BARRIER = 3;
 
     /** Bytes of code for one store to a field: 8 to 12. */
     private static final int PUT = 10;
@@ -183,7 +188,7 @@ final class ClassScan {
         return false;
     }
 
-    /** About how many bytes of code the barriers of a method take; 0 only if it needs none. */
+    /** About how many bytes of code the barriers of a method take; 0 only if it needs none, or has them. */
     private int growth(int start, int bytes, boolean statics) {
         int more = 0;
         int end = start + bytes;
@@ -195,8 +200,10 @@ final class ClassScan {
                 if (putNeeds(u2(at + 1))) more += PUT;
             } else if (op == 179) {
                 if (statics) more += PUT;
-            } else if (op >= 182 && op <= 185 && callNeeds(u2(at + 1))) {
-                more++;
+            } else if (op >= 182 && op <= 185) {
+                byte call = call(u2(at + 1));
+                if (call == BARRIER) return 0;
+                if (call == NEEDS) more++;
             }
             int step = LENGTHS.charAt(op) - '0';
             at += step != 0 ? step : variable(at, op, start);
@@ -215,9 +222,9 @@ final class ClassScan {
         if (calls[ref] == 0) {
             String owner = className(u2(cp[ref]));
             int nameAndType = cp[u2(cp[ref] + 2)];
-            calls[ref] = (byte) (leftOut(owner, utf(u2(nameAndType))) ? 1 : 2);
+            calls[ref] = leftOut(owner, utf(u2(nameAndType))) ? NEEDS_NOT : NEEDS;
         }
-        return calls[ref] == 2;
+        return calls[ref] == NEEDS;
     }
 
     /**
@@ -229,16 +236,17 @@ final class ClassScan {
         return onlyData && (!Skip.mayHoldData(owner) || Skip.leftOut(owner, field));
     }
 
-    private boolean callNeeds(int ref) {
-        if (calls[ref] == 0) calls[ref] = (byte) (call(ref) ? 2 : 1);
-        return calls[ref] == 2;
+    private byte call(int ref) {
+        if (calls[ref] == 0) calls[ref] = kind(ref);
+        return calls[ref];
     }
 
-    private boolean call(int ref) {
+    private byte kind(int ref) {
         int at = cp[ref];
         int nameAndType = cp[u2(at + 2)];
         String owner = className(u2(at));
-        if (natives.length != 0 && owner.equals(name) && ownNative(utf(u2(nameAndType)), utf(u2(nameAndType + 2)))) return true;
-        return Calls.ownerKnown(owner) && Calls.find(owner, utf(u2(nameAndType)), utf(u2(nameAndType + 2))) != null;
+        if (owner.startsWith(Groups.PACKAGE)) return BARRIER;
+        if (natives.length != 0 && owner.equals(name) && ownNative(utf(u2(nameAndType)), utf(u2(nameAndType + 2)))) return NEEDS;
+        return Calls.ownerKnown(owner) && Calls.find(owner, utf(u2(nameAndType)), utf(u2(nameAndType + 2))) != null ? NEEDS : NEEDS_NOT;
     }
 }

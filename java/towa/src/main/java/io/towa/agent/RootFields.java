@@ -72,6 +72,25 @@ public final class RootFields {
         return false;
     }
 
+    /** The class of that binary name with that root, if one loader has loaded it, and only one; else null. */
+    public static Class<?> owner(String className, String field) {
+        String name = className.replace('.', '/');
+        Root[] all = roots;
+        ClassLoader found = null;
+        for (int i = 0; i < all.length; i++) {
+            Root r = all[i];
+            ClassLoader l = r.loader();
+            if (l == null || l == found || !r.field.equals(field) || !r.className.equals(name)) continue;
+            if (found != null) return null;
+            found = l;
+        }
+        try {
+            return found == null ? null : Class.forName(className, false, found);
+        } catch (ClassNotFoundException e) {
+            return null;
+        }
+    }
+
     /** How many there are; the list only grows. */
     public static int count() {
         return roots.length;

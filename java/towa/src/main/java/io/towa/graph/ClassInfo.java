@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.agent.FieldIds;
 import io.towa.policy.Canonical;
 import io.towa.policy.Fields;
+import io.towa.policy.Numbered;
 import io.towa.policy.Policy;
 import io.towa.policy.Values;
 import io.towa.pool.Layout;
@@ -53,6 +54,8 @@ final class ClassInfo {
     final boolean hashVaries;
     /** Classes that may yet come to hold constants which instances are. */
     volatile Constants.Holder[] unlearnt = {};
+    /** See {@link #origin}; null: not asked for yet. */
+    private volatile String origin;
     /** Its barriers are on. */
     volatile boolean turnedOn;
 
@@ -235,11 +238,22 @@ final class ClassInfo {
 
     /** What the class record is called. */
     String recordName() {
-        if (form == Layout.FORM_ENUM) {
-            // A constant with a body has a class of its own, below the enum's.
-            return (type.getSuperclass() == Enum.class ? type : type.getSuperclass()).getName();
+        return form == Layout.FORM_NAMED ? "constant" : recordType().getName();
+    }
+
+    private Class<?> recordType() {
+        // An enum constant with a body has a class of its own, below the enum's.
+        return form != Layout.FORM_ENUM || type.getSuperclass() == Enum.class ? type : type.getSuperclass();
+    }
+
+    /** What tells the class from others, where its name has a number from the compiler; else empty. The first call may load classes and stop the program for a moment. */
+    String origin() {
+        String known = origin;
+        if (known == null) {
+            known = form == Layout.FORM_NAMED ? "" : Numbered.origin(recordType());
+            origin = known;
         }
-        return form == Layout.FORM_NAMED ? "constant" : type.getName();
+        return known;
     }
 
     /** The fields as a class record has them. */

@@ -64,13 +64,19 @@ final class ClassMapping implements Errand {
         this.pool = pool;
         this.record = record;
         form = record.form();
+        if (names.isLost(record)) {
+            fault = changed("is not there: " + Renames.LOST, null);
+            return;
+        }
         try {
-            type = form == Layout.FORM_NAMED ? Object.class : names.load(record.name());
+            type = form == Layout.FORM_NAMED ? Object.class : names.load(record);
         } catch (ClassNotFoundException | LinkageError | RuntimeException e) {
             fault = changed("is not there (" + e + "); bring it back, give its loader, or map it to its new name (TowaOptions.withRenamed)", e);
             return;
         }
         info = form == Layout.FORM_NAMED ? DurableGraph.named() : ClassInfos.of(type);
+        same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields())
+            && names.isUnchanged(record);
         if (info.refusal != null) {
             fault = changed("cannot be durable: " + info.refusal, null);
             return;
@@ -83,7 +89,6 @@ final class ClassMapping implements Errand {
             fault = changed("is abstract now; bring it back as it was", null);
             return;
         }
-        same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields());
         isString = type == String.class;
         isOnDemand = type == OnDemand.class;
         suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);

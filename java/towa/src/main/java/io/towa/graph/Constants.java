@@ -294,7 +294,11 @@ final class Constants {
                 case Layout.FORM_ENUM:
                     return constant(type, s);
                 case Layout.FORM_CLASS:
-                    return classOf(names.descriptor(s), names.loader());
+                    String today = names.descriptor(s);
+                    if (today == null) {
+                        throw new PoolException(Reason.CHANGED_CLASS, "the pool refers to class " + Renames.className(s) + ", which is not there: " + Renames.LOST);
+                    }
+                    return classOf(today, names.loader());
                 default:
                     return named(s, names);
             }

@@ -10,6 +10,7 @@ import io.towa.backup.BackupListener;
 import io.towa.barrier.Header;
 import io.towa.events.Events;
 import io.towa.medium.Nvm;
+import io.towa.policy.Numbered;
 import io.towa.pool.Allocator;
 import io.towa.pool.Committer;
 import io.towa.pool.Layout;
@@ -340,19 +341,41 @@ public final class DurableGraph {
         if (woven && !c.turnedOn) {
             Scout.turnOn(o);
         }
+        // Outside the lock: it may load classes.
+        c.origin();
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
-                Records.ClassRecord same = recordLike(c);
-                if (same == null) {
-                    same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields());
-                    classes.add(same);
-                }
+                int index = record(c).index();
                 if (c.hashVaries) {
                     noteHashesVary();
                 }
-                c.index = same.index();
+                c.index = index;
             }
         }
+    }
+
+    /** Before {@code mirrored} itself becomes durable: if the compiler has numbered that class, a class record tells the next run which one it is. */
+    static void prepareMirrored(Class<?> mirrored) {
+        Class<?> of = mirrored;
+        while (of.isArray()) {
+            of = of.getComponentType();
+        }
+        if (Numbered.is(of)) {
+            ClassInfo c = ClassInfos.of(of);
+            c.origin();
+            synchronized (CLASS_RECORDS) {
+                record(c);
+            }
+        }
+    }
+
+    private static Records.ClassRecord record(ClassInfo c) {
+        Records.ClassRecord same = recordLike(c);
+        if (same == null) {
+            same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields(), c.origin());
+            classes.add(same);
+        }
+        return same;
     }
 
     /** Some key's hash code may be another in the next run: its tables are looked at then. The caller is inside the gate, or alone. */
@@ -370,7 +393,8 @@ public final class DurableGraph {
     private static Records.ClassRecord recordLike(ClassInfo c) {
         for (int i = 0; i < classes.size(); i++) {
             Records.ClassRecord r = classes.get(i);
-            if (r.form() == c.form && r.instanceBytes() == c.instanceBytes && r.name().equals(c.recordName()) && r.fields().equals(c.recordFields())) {
+            boolean same = r.form() == c.form && r.instanceBytes() == c.instanceBytes && r.name().equals(c.recordName()) && r.fields().equals(c.recordFields());
+            if (same && r.origin().equals(c.origin())) {
                 return r;
             }
         }

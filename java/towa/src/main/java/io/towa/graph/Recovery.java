@@ -62,7 +62,7 @@ final class Recovery {
         long frontier = Nvm.getLong(Layout.FRONTIER);
         boolean large = frontier > 64 << 20;
         long gcBefore = large ? gcMillis() : 0;
-        Renames names = new Renames(options.renamed(), options.loader());
+        Renames names = new Renames(options.renamed(), options.loader(), classes);
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
         RecoveryWalk walk = new RecoveryWalk(new RecoveryWalk.From(pool.name(), allocator, mappings, names), Loads.possible(mappings), false);
@@ -76,7 +76,7 @@ final class Recovery {
         }
         Repairs repairs = repair(walk, Loads.rehash() || changed(mappings));
         turnOn(mappings);
-        boolean rewritten = changed(mappings);
+        boolean rewritten = changed(mappings) || whole && names.followed();
         if (rewritten) {
             makeRoots(roots);
             Rewrite.run(allocator, classes, roots, walk.objects());
@@ -96,7 +96,7 @@ final class Recovery {
             }
         }
         if (whole) {
-            forgetOldClasses(mappings, classes);
+            forgetOldClasses(mappings, classes, rewritten);
             if (Loads.rehash()) {
                 Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
             }
@@ -148,8 +148,7 @@ final class Recovery {
     }
 
     /** Records of classes as they are no more, and of which the pool has no instance (any more): with them it could not be opened lazily. */
-    private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes) {
-        boolean rewritten = changed(mappings);
+    private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes, boolean rewritten) {
         for (int i = 1; i < mappings.length; i++) {
             ClassMapping m = mappings[i];
             if (m != null && !m.same && (rewritten || !m.reached)) {
@@ -224,7 +223,7 @@ final class Recovery {
                 continue;
             }
             try {
-                b.owner = Class.forName(b.today.className(), false, names.loader());
+                b.owner = owner(b.today, names);
                 b.field = field(pool, b, gone);
             } catch (ClassNotFoundException | LinkageError e) {
                 none(b, "class " + b.today.className() + " cannot be loaded: " + e, gone);
@@ -252,6 +251,19 @@ final class Recovery {
         return all;
     }
 
+    /** The class of a root: that of the options' loader, or one that the program has already loaded otherwise. */
+    private static Class<?> owner(Renames.RootField root, Renames names) throws ClassNotFoundException {
+        try {
+            return Class.forName(root.className(), false, names.loader());
+        } catch (ClassNotFoundException e) {
+            Class<?> loaded = RootFields.owner(root.className(), root.field());
+            if (loaded == null) {
+                throw e;
+            }
+            return loaded;
+        }
+    }
+
     private static void initialise(String pool, Bound b) {
         try {
             U.ensureClassInitialized(b.owner);
@@ -267,7 +279,7 @@ final class Recovery {
     private static boolean isStillThere(Bound b, List<Bound> all, Renames names) {
         Field f;
         try {
-            f = Class.forName(b.record.className(), false, names.loader()).getDeclaredField(b.record.field());
+            f = owner(new Renames.RootField(b.record.className(), b.record.field()), names).getDeclaredField(b.record.field());
         } catch (ClassNotFoundException | NoSuchFieldException | LinkageError e) {
             return false;
         }

@@ -67,7 +67,7 @@ public record Fate(Kind kind, String why) {
     /** What only the object in a field of type {@code c} tells. */
     private static String declared(Class<?> c) {
         if (c.isAnonymousClass()) {
-            return "an anonymous class: its name counts those before it in the file, so name it before the file changes";
+            return "an anonymous class: found again by its code, so name it before its code changes";
         }
         if (c.isInterface() && c.isAnnotationPresent(FunctionalInterface.class)) {
             return "by the class of the object in it; " + Policy.LAMBDA;

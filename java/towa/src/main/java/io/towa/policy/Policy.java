@@ -91,6 +91,10 @@ public final class Policy {
         if (!Modifier.isStatic(f.getModifiers())) {
             return name + " cannot be a durable root: it is a field of each object, and a root is static; what a root leads to is durable without an annotation";
         }
+        if (annotated && Numbered.is(f.getDeclaringClass())) {
+            return name + " cannot be a durable root: the compiler numbers anonymous and local classes, and the number may come to stand for another class; declare it in"
+                + " a class with a name of its own";
+        }
         if (!f.getType().isPrimitive() && !(annotated && Modifier.isFinal(f.getModifiers()))) {
             return null;
         }

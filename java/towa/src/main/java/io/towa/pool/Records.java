@@ -19,8 +19,12 @@ public final class Records {
     /** A field of a class record. */
     public record Field(int offset, char type, String declaring, String name, String descriptor) {}
 
-    /** A class record. */
-    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields) {
+    /**
+     * A class record.
+     *
+     * @param origin of a class whose name has a number from the compiler, what tells it from others ({@link io.towa.policy.Numbered}); else empty
+     */
+    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields, String origin) {
         /** Whether replicas are arrays of references. */
         public boolean hasReferences() {
             return form == Layout.FORM_ARRAY && (name.charAt(1) == 'L' || name.charAt(1) == '[');
@@ -42,15 +46,18 @@ public final class Records {
     private Records() {}
 
     /** Writes a class record and links it. */
-    public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields) {
+    public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields, String origin) {
         Out out = new Out();
         out.u32(index).u32(form).u32(instanceBytes).u32(fields.size()).text(name);
         for (int i = 0; i < fields.size(); i++) {
             Field f = fields.get(i);
             out.u32(f.offset).u32(f.type).text(f.declaring).text(f.name).text(f.descriptor);
         }
+        if (!origin.isEmpty()) {
+            out.text(origin);
+        }
         long at = add(allocator, Layout.CLASSES, Layout.KIND_CLASS, out.bytes(), 0);
-        return new ClassRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, index, form, instanceBytes, name, fields);
+        return new ClassRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, index, form, instanceBytes, name, fields, origin);
     }
 
     /** Writes a root record with a null value and links it. */
@@ -133,7 +140,7 @@ public final class Records {
             if (index < 1 || form < 0 || form > Layout.FORM_NAMED) {
                 throw damaged(pool, at);
             }
-            all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields));
+            all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields, in.isAtEnd() ? "" : in.text()));
         }
         return all;
     }
@@ -220,6 +227,11 @@ public final class Records {
             }
             next += 4;
             return bytes[next - 4] & 255 | (bytes[next - 3] & 255) << 8 | (bytes[next - 2] & 255) << 16 | bytes[next - 1] << 24;
+        }
+
+        /** Whether nothing but padding is left. */
+        boolean isAtEnd() {
+            return bytes.length - next < 4;
         }
 
         String text() {

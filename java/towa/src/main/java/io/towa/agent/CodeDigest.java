@@ -1,0 +1,332 @@
+package io.towa.agent;
+
+import java.util.ArrayList;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import org.objectweb.asm.ClassReader;
+import org.objectweb.asm.ClassVisitor;
+import org.objectweb.asm.ConstantDynamic;
+import org.objectweb.asm.FieldVisitor;
+import org.objectweb.asm.Handle;
+import org.objectweb.asm.Label;
+import org.objectweb.asm.MethodVisitor;
+import org.objectweb.asm.Opcodes;
+import org.objectweb.asm.Type;
+
+/**
+ * A digest of what a class is and does: supertypes, fields, methods, instructions and constants. Line numbers, names of local variables, annotations and the order of
+ * the constant pool do not count.
+ *
+ * <p>Always true: the digest does not depend on the numbers that the compiler gave to anonymous and local classes. The class' own name is left out; another numbered
+ * class of the same top-level class counts by its own digest.
+ */
+public final class CodeDigest {
+    /** Numbered classes that refer to each other are followed so far. Every further one counts by its name without the number. */
+    private static final int DEPTH = 3;
+    /** The flags of a class file. Above them ASM has its own, for annotations. */
+    private static final int FLAGS = 0xffff;
+    private static final long FNV_BASIS = 0xcbf29ce484222325L;
+    private static final long FNV_PRIME = 0x100000001b3L;
+
+    private final Function<String, byte[]> files;
+    /** The classes whose digests are being made, from the outermost: internal names. */
+    private final List<String> open = new ArrayList<>();
+    private long hash;
+    private String method = "";
+
+    private CodeDigest(Function<String, byte[]> files) {
+        this.files = files;
+    }
+
+    /**
+     * What one class file says.
+     *
+     * @param digest 64 bits; equal for classes of equal code
+     * @param method name and descriptor of the method that the class is declared in; empty: none, as in the initialiser of a field
+     */
+    public record Code(long digest, String method) {}
+
+    /**
+     * Reads a class file.
+     *
+     * @param files gives the class file of another class by its internal name; null: there is none
+     * @throws RuntimeException the file is damaged, or newer than this library knows
+     */
+    public static Code of(byte[] file, Function<String, byte[]> files) {
+        CodeDigest d = new CodeDigest(files);
+        long digest = d.digest(file);
+        return new Code(digest, d.method);
+    }
+
+    /** Whether a class of that internal or binary name may have a number from the compiler: {@code Shop$1}, {@code Shop$1Local}, {@code Shop$1$Member}. */
+    public static boolean mayBeNumbered(String name) {
+        for (int i = name.indexOf('$'); i >= 0 && i + 1 < name.length(); i = name.indexOf('$', i + 1)) {
+            if (isDigit(name.charAt(i + 1))) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isDigit(char c) {
+        return c >= '0' && c <= '9';
+    }
+
+    private long digest(byte[] file) {
+        ClassReader reader = new ClassReader(file);
+        long outer = hash;
+        hash = FNV_BASIS;
+        open.add(reader.getClassName());
+        reader.accept(new Members(), ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES);
+        open.remove(open.size() - 1);
+        long digest = hash;
+        hash = outer;
+        return digest;
+    }
+
+    private void add(String s) {
+        for (int i = 0; i < s.length(); i++) {
+            hash = (hash ^ s.charAt(i)) * FNV_PRIME;
+        }
+        hash = (hash ^ 0xffff) * FNV_PRIME;
+    }
+
+    private void add(long n) {
+        add(Long.toString(n));
+    }
+
+    /** An internal name, or the descriptor of an array. */
+    private void addType(String name) {
+        if (name == null) {
+            add("-");
+        } else if (name.charAt(0) == '[') {
+            addDescriptor(name);
+        } else {
+            addClass(name);
+        }
+    }
+
+    private void addClass(String name) {
+        int at = open.indexOf(name);
+        if (at >= 0) {
+            add("^" + at);
+            return;
+        }
+        if (!mayBeNumbered(name) || !top(name).equals(top(open.get(0)))) {
+            add(name);
+            return;
+        }
+        byte[] file = open.size() < DEPTH ? files.apply(name) : null;
+        if (file == null) {
+            add(name.replaceAll("\\$[0-9]+", "\\$"));
+        } else {
+            add(digest(file));
+        }
+    }
+
+    private static String top(String name) {
+        int at = name.indexOf('$', 1);
+        return at < 0 ? name : name.substring(0, at);
+    }
+
+    private void addDescriptor(String d) {
+        for (int i = 0; i < d.length(); i++) {
+            if (d.charAt(i) == 'L') {
+                int end = d.indexOf(';', i);
+                addClass(d.substring(i + 1, end));
+                i = end;
+            } else {
+                add(d.charAt(i));
+            }
+        }
+        add(";");
+    }
+
+    private void addConstant(Object c) {
+        if (c instanceof Type t) {
+            addDescriptor(t.getDescriptor());
+        } else if (c instanceof Handle h) {
+            add(h.getTag());
+            addMember(h.getOwner(), h.getName(), h.getDesc());
+        } else if (c instanceof ConstantDynamic d) {
+            add(d.getName());
+            addDescriptor(d.getDescriptor());
+            addConstant(d.getBootstrapMethod());
+            for (int i = 0; i < d.getBootstrapMethodArgumentCount(); i++) {
+                addConstant(d.getBootstrapMethodArgument(i));
+            }
+        } else {
+            add(c == null ? "-" : c.getClass().getName() + c);
+        }
+    }
+
+    /** The accessors that compilers before Java 11 made for private members are numbered, too. */
+    private void addMember(String owner, String name, String descriptor) {
+        addType(owner);
+        add(name.startsWith("access$") ? "access$" : name);
+        addDescriptor(descriptor);
+    }
+
+    private final class Members extends ClassVisitor {
+        private final boolean outermost = open.size() == 1;
+
+        Members() {
+            super(Opcodes.ASM9);
+        }
+
+        @Override
+        public void visit(int version, int access, String name, String signature, String superName, String[] interfaces) {
+            add(access & FLAGS);
+            addType(superName);
+            for (int i = 0; i < interfaces.length; i++) {
+                addType(interfaces[i]);
+            }
+        }
+
+        @Override
+        public void visitOuterClass(String owner, String name, String descriptor) {
+            if (outermost && name != null) {
+                method = name + descriptor;
+            }
+        }
+
+        @Override
+        public FieldVisitor visitField(int access, String name, String descriptor, String signature, Object value) {
+            add(access & FLAGS);
+            add(name);
+            addDescriptor(descriptor);
+            addConstant(value);
+            return null;
+        }
+
+        @Override
+        public MethodVisitor visitMethod(int access, String name, String descriptor, String signature, String[] exceptions) {
+            add(access & FLAGS);
+            addMember(open.get(open.size() - 1), name, descriptor);
+            return new Instructions();
+        }
+    }
+
+    private final class Instructions extends MethodVisitor {
+        private final Map<Label, Integer> labels = new IdentityHashMap<>();
+
+        Instructions() {
+            super(Opcodes.ASM9);
+        }
+
+        private void add(Label l) {
+            Integer next = labels.size();
+            Integer known = labels.putIfAbsent(l, next);
+            CodeDigest.this.add(known != null ? known : next);
+        }
+
+        private void add(Label[] all) {
+            for (int i = 0; i < all.length; i++) {
+                add(all[i]);
+            }
+        }
+
+        private void add(int... numbers) {
+            for (int i = 0; i < numbers.length; i++) {
+                CodeDigest.this.add(numbers[i]);
+            }
+        }
+
+        @Override
+        public void visitInsn(int opcode) {
+            add(opcode);
+        }
+
+        @Override
+        public void visitIntInsn(int opcode, int operand) {
+            add(opcode, operand);
+        }
+
+        @Override
+        public void visitVarInsn(int opcode, int variable) {
+            add(opcode, variable);
+        }
+
+        @Override
+        public void visitTypeInsn(int opcode, String type) {
+            add(opcode);
+            addType(type);
+        }
+
+        @Override
+        public void visitFieldInsn(int opcode, String owner, String name, String descriptor) {
+            add(opcode);
+            addMember(owner, name, descriptor);
+        }
+
+        @Override
+        public void visitMethodInsn(int opcode, String owner, String name, String descriptor, boolean isInterface) {
+            add(opcode);
+            addMember(owner, name, descriptor);
+        }
+
+        @Override
+        public void visitInvokeDynamicInsn(String name, String descriptor, Handle bootstrap, Object... arguments) {
+            add(Opcodes.INVOKEDYNAMIC);
+            CodeDigest.this.add(name);
+            addDescriptor(descriptor);
+            addConstant(bootstrap);
+            for (int i = 0; i < arguments.length; i++) {
+                addConstant(arguments[i]);
+            }
+        }
+
+        @Override
+        public void visitJumpInsn(int opcode, Label to) {
+            add(opcode);
+            add(to);
+        }
+
+        @Override
+        public void visitLabel(Label l) {
+            CodeDigest.this.add("label");
+            add(l);
+        }
+
+        @Override
+        public void visitLdcInsn(Object value) {
+            add(Opcodes.LDC);
+            addConstant(value);
+        }
+
+        @Override
+        public void visitIincInsn(int variable, int by) {
+            add(Opcodes.IINC, variable, by);
+        }
+
+        @Override
+        public void visitTableSwitchInsn(int min, int max, Label otherwise, Label... cases) {
+            add(Opcodes.TABLESWITCH, min, max);
+            add(otherwise);
+            add(cases);
+        }
+
+        @Override
+        public void visitLookupSwitchInsn(Label otherwise, int[] keys, Label[] cases) {
+            add(Opcodes.LOOKUPSWITCH);
+            add(keys);
+            add(otherwise);
+            add(cases);
+        }
+
+        @Override
+        public void visitMultiANewArrayInsn(String descriptor, int dimensions) {
+            add(Opcodes.MULTIANEWARRAY, dimensions);
+            addDescriptor(descriptor);
+        }
+
+        @Override
+        public void visitTryCatchBlock(Label start, Label end, Label handler, String type) {
+            CodeDigest.this.add("try");
+            add(new Label[] {start, end, handler});
+            addType(type);
+        }
+    }
+}
