@@ -31,7 +31,7 @@ import jdk.internal.vm.annotation.DontInline;
  *
  * <p>Why a replica that a thread is about to link is not freed under it: promotion and link are inside the gate together
  * ({@link Stores#field} looks the value up again; {@link LockedStores#lock} keeps the gate until the unlock), and freeing needs the gate shut. What was promoted
- * in {@link Stores#pre} and is not linked yet may be freed before the store to DRAM is mirrored: then it is promoted anew. A store to DRAM that is not mirrored
+ * in {@link Stores#pre} and is not linked yet may be freed before the store to DRAM is mirrored: then it is promoted anew, but for large graphs ({@link Unlinked}). A store to DRAM that is not mirrored
  * yet leaves the old link in the pool, which is what the marker follows: nothing is freed that the pool still shows.
  *
  * <p>Why a crash is harmless: but for the number of the cycle nothing is written. A block is reused only after a store that unlinked it is durable
@@ -225,6 +225,7 @@ public final class Collector {
                 Nvm.putLong(Layout.KEPT, allocator.sweep());
                 Replicas.dropFree(allocator);
                 cycles++;
+                Unlinked.cycleEnded();
             } else {
                 allocator.unmark();
             }
@@ -248,6 +249,10 @@ public final class Collector {
         for (int i = 0; i < roots.size(); i++) {
             allocator.mark(roots.get(i).at());
             reach(Nvm.getLong(roots.get(i).value()));
+        }
+        long[] unlinked = Unlinked.positions();
+        for (int i = 0; i < unlinked.length; i++) {
+            reach(unlinked[i]);
         }
         UndoLog.visit(LOGGED);
     }
@@ -318,6 +323,7 @@ public final class Collector {
 
     /** Inside the gate: a reference to the replica at {@code at} is about to be stored in the pool. */
     static void linked(long at) {
+        Unlinked.linked(at);
         if (marking && at != 0 && markLinked(at)) {
             boolean done = false;
             try {
@@ -406,6 +412,7 @@ public final class Collector {
     static void start() {
         cycles = 0;
         dropped = 0;
+        Unlinked.clear();
         synchronized (CYCLE) {
             stopped = false;
             keepReserve();

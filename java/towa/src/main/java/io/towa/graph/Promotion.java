@@ -58,8 +58,17 @@ final class Promotion extends Batches.Batch {
      * @throws NotDurableException nothing has become durable
      * @throws io.towa.PoolException FULL: likewise
      */
-    @DontInline
     static long promote(Object o) {
+        return promote(o, false);
+    }
+
+    /** The same before the store that links it, which the caller does not do inside this passage of the gate. */
+    static void promoteAhead(Object o) {
+        promote(o, true);
+    }
+
+    @DontInline
+    private static long promote(Object o, boolean ahead) {
         if (o == null) {
             return 0;
         }
@@ -76,7 +85,7 @@ final class Promotion extends Batches.Batch {
             roomOnStack(64, 0, 0, 0, 0);
             Promotion p = take();
             try {
-                long position = p.run(o);
+                long position = p.run(o, ahead);
                 if (position != 0) {
                     return position;
                 }
@@ -147,7 +156,7 @@ final class Promotion extends Batches.Batch {
     }
 
     /** Position of the first object's replica; 0 if another batch failed, or took the first object: try again. */
-    private long run(Object first) {
+    private long run(Object first, boolean ahead) {
         Object event = Events.begin(Events.PROMOTION);
         Batches.begin(this);
         cache = null;
@@ -170,6 +179,9 @@ final class Promotion extends Batches.Batch {
                 Batches.arrive(this, false);
             }
             settle(good);
+            if (good && ahead && count >= Unlinked.LARGE) {
+                Unlinked.add(at[0]);
+            }
             if (cache != null) {
                 DurableGraph.allocator().release(cache);
             }

@@ -65,7 +65,7 @@ public final class Stores {
             int gate = Gate.enter();
             try {
                 if (Replicas.find(o) != 0) {
-                    Promotion.promote(v);
+                    Promotion.promoteAhead(v);
                 }
                 return;
             } catch (PoolException e) {
@@ -89,7 +89,7 @@ public final class Stores {
             try {
                 if (Replicas.find(array) != 0) {
                     for (int i = from; i < from + n; i++) {
-                        Promotion.promote(source[i]);
+                        Promotion.promoteAhead(source[i]);
                     }
                 }
                 return;
@@ -354,7 +354,7 @@ public final class Stores {
             try {
                 // The pool may have been closed while the gate was shut.
                 if (DurableGraph.active()) {
-                    Promotion.promote(v);
+                    Promotion.promoteAhead(v);
                 }
                 return;
             } catch (PoolException e) {

@@ -85,6 +85,49 @@ class CollectorTest {
         assertEquals(0, Replicas.size());
     }
 
+    private static Object[] graph(int nodes) {
+        Object[] all = new Object[nodes];
+        for (int i = 0; i < nodes; i++) {
+            all[i] = new Node(i);
+        }
+        return all;
+    }
+
+    /** A cycle between the promotion that goes ahead of a store and the store. */
+    @Test
+    void aLargeGraphIsPromotedOnceThoughItIsNotLinkedYet() {
+        Object[] table = new Object[2];
+        DirectPool.setRoot(table);
+        Object[] large = graph(2 * Unlinked.LARGE);
+        long before = DurableGraph.metrics().promoted();
+        Stores.pre(table, large);
+        Collector.collect();
+        assertTrue(Replicas.durable(large[7]), "held");
+        DirectPool.set(table, 0, large);
+        assertEquals(large.length + 1, DurableGraph.metrics().promoted() - before);
+        // Linked once, it is like any other.
+        DirectPool.set(table, 0, (Object) null);
+        Collector.collect();
+        assertFalse(Replicas.durable(large));
+        agrees();
+    }
+
+    @Test
+    void aLargeGraphWhoseStoreNeverComesIsFreedAfterTwoCycles() {
+        Object[] table = new Object[2];
+        DirectPool.setRoot(table);
+        Object[][] graphs = {graph(Unlinked.LARGE), graph(Unlinked.LARGE), graph(10)};
+        for (Object[] g : graphs) {
+            Stores.pre(table, g);
+        }
+        Collector.collect();
+        assertTrue(Replicas.durable(graphs[0]) && Replicas.durable(graphs[1]) && !Replicas.durable(graphs[2]));
+        Collector.collect();
+        Collector.collect();
+        assertEquals(1, Replicas.size());
+        agrees();
+    }
+
     @Test
     void arraysAndLargeBlocksAreFreed() {
         Object[] table = new Object[1000];
