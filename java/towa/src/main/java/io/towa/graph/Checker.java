@@ -108,7 +108,8 @@ public final class Checker {
         }
         if (c.form == Layout.FORM_OBJECT) {
             for (int f = 0; f < c.types.length; f++) {
-                String bad = value(o, c.dram[f], at + c.nvm[f], c.types[f]);
+                boolean text = o instanceof String && c.types[f] == ClassInfo.REFERENCE;
+                String bad = text ? text(U.getReference(o, c.dram[f]), Nvm.getLong(at + c.nvm[f])) : value(o, c.dram[f], at + c.nvm[f], c.types[f]);
                 if (bad != null) {
                     found.add(name(o, at) + "." + c.fields[f].getName() + bad);
                 }
@@ -116,6 +117,19 @@ public final class Checker {
         } else if (c.form == Layout.FORM_ARRAY) {
             elements(o, at, c);
         }
+    }
+
+    /** What is wrong with the bytes of a string. The JVM may let equal strings share them (string deduplication), so an array other than the replica's will do, if it is equal. */
+    private String text(Object bytes, long position) {
+        if (bytes == null) {
+            return reference(null, position);
+        }
+        ClassInfo c = ClassInfos.of(bytes);
+        int n = java.lang.reflect.Array.getLength(bytes);
+        boolean equal = Replicas.position(Replicas.find(bytes)) != position && DurableGraph.allocator().contains(position)
+            && Nvm.getInt(position + Layout.CLASS_INDEX) == c.index && Nvm.getInt(position + Layout.LENGTH) == n
+            && Nvm.equal(bytes, c.elementBase, 0, position + Layout.DATA, n);
+        return equal ? null : reference(bytes, position);
     }
 
     private void elements(Object o, long at, ClassInfo c) {

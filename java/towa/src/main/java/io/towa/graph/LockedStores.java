@@ -4,6 +4,7 @@ import io.towa.PoolException;
 import io.towa.barrier.WhiteGate;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
+import io.towa.pool.UndoLog;
 import jdk.internal.misc.Unsafe;
 import jdk.internal.vm.annotation.DontInline;
 import jdk.internal.vm.annotation.ReservedStackAccess;
@@ -58,6 +59,8 @@ public final class LockedStores {
                 long word = Promotion.settled(o);
                 if (word != 0) {
                     Promotion.promote(v == null || Stores.durable(o, offset) ? v : null);
+                    // Under the lock no room can be made for the log.
+                    UndoLog.reserve();
                     int stripe = Stripes.lock(Replicas.position(word));
                     if (Replicas.position(Replicas.find(o)) == Replicas.position(word)) {
                         kept = true;

@@ -226,6 +226,18 @@ public final class UndoLog {
         Nvm.writeBack(at, bytes);
     }
 
+    /**
+     * If this thread is in a section, the log has room for one store of at most 8 bytes when this returns.
+     *
+     * @throws PoolException FULL: it has not
+     */
+    public static void reserve() {
+        // Of 8 bytes each may be an entry, if those beside it are logged.
+        if (owner == Thread.currentThread() && used == have && (used == 0 || entries + 8 > PER_BLOCK)) {
+            takeBlock();
+        }
+    }
+
     /** Before primitives are stored to the pool: their old bytes are logged, if this thread is in a section. */
     public static void before(long at, long bytes) {
         if (owner == Thread.currentThread()) {
@@ -286,16 +298,7 @@ public final class UndoLog {
 
     private static void openBlock() {
         if (used == have) {
-            Allocator.Cache cache = allocator.acquire();
-            try {
-                if (have == blocks.length) {
-                    blocks = Arrays.copyOf(blocks, 2 * have);
-                }
-                blocks[have] = allocator.allocate(cache, BLOCK);
-                have++;
-            } finally {
-                allocator.release(cache);
-            }
+            takeBlock();
         }
         long block = blocks[used++];
         entries = 0;
@@ -305,6 +308,19 @@ public final class UndoLog {
         Nvm.putLong(block + SECTION, number);
         Nvm.putLong(block + MAGIC_AT, MAGIC);
         Nvm.putLong(block + MAGIC_AT + 8, 0);
+    }
+
+    private static void takeBlock() {
+        Allocator.Cache cache = allocator.acquire();
+        try {
+            if (have == blocks.length) {
+                blocks = Arrays.copyOf(blocks, 2 * have);
+            }
+            blocks[have] = allocator.allocate(cache, BLOCK);
+            have++;
+        } finally {
+            allocator.release(cache);
+        }
     }
 
     /** All entries are durable and reached from the word when this returns. */

@@ -47,6 +47,21 @@ class CheckerTest {
         check(1, Currency.getInstance("EUR"), Currency.getInstance("USD"));
     }
 
+    /** String deduplication lets equal strings share their bytes. */
+    @Test
+    void aStringMayHaveOtherBytesThatAreEqual() throws Exception {
+        var unsafe = jdk.internal.misc.Unsafe.getUnsafe();
+        long bytes = DirectPool.offset("", "value");
+        String s = new String("abc".toCharArray());
+        DirectPool.set(all, 0, s);
+        for (String other : new String[] {"abc", "abd", "ab", "abcd"}) {
+            Object others = unsafe.getReference(new String(other.toCharArray()), bytes);
+            unsafe.putReference(s, bytes, others);
+            assertEquals(other.equals("abc") ? 0 : 1, Checker.check().size(), other);
+        }
+        DirectPool.set(all, 0, null);
+    }
+
     @Test
     void ofOneObjectEachReplicaWillDo() {
         for (Object one : new Object[] {5, Currency.getInstance("EUR"), Optional.empty(), Thread.State.NEW, String.class}) {

@@ -298,11 +298,7 @@ final class CrashScript {
 
     private void volatileLong(Object o, String field, long v) {
         next();
-        long offset = DirectPool.offset(o, field);
-        int token = LockedStores.lock(o, offset);
-        LockedStores.mirrorBits(o, offset, v, 8);
-        DirectPool.U.putLongVolatile(o, offset, v);
-        LockedStores.unlock(token);
+        DirectPool.setVolatile(o, field, v);
         done();
     }
 

@@ -85,6 +85,15 @@ final class DirectPool {
         Stores.offset(o, offset(o, field), 4);
     }
 
+    /** As {@link #set(Object, String, long)}, for a volatile field. */
+    static void setVolatile(Object o, String field, long v) {
+        long offset = offset(o, field);
+        int token = LockedStores.lock(o, offset);
+        LockedStores.mirrorBits(o, offset, v, 8);
+        U.putLongVolatile(o, offset, v);
+        LockedStores.unlock(token);
+    }
+
     static void set(Object[] a, int i, Object v) {
         Stores.pre(a, v);
         a[i] = v;

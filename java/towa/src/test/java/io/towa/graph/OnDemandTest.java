@@ -463,6 +463,21 @@ class OnDemandTest {
         assertEquals(1, DurableGraph.metrics().collections(), "before anything is stored beyond the end");
     }
 
+    /** The undo log takes its block before the lock is held: under it no cycle could make room. */
+    @Test
+    void aSectionThatBeginsWithAVolatileStoreHasTheCycleFirst() {
+        open();
+        Object[] root = {new OnDemand<>(new byte[8 << 20]), new byte[20 << 20], new Item(1)};
+        DirectPool.setRoot(root);
+        DirectPool.set(root, 1, (Object) null);
+        Collector.collect();
+        Object item = again()[2];
+        Sections.run(() -> DirectPool.setVolatile(item, "number", 7));
+        assertEquals(7, ((Item) item).number);
+        assertEquals(1, DurableGraph.metrics().collections());
+        agrees();
+    }
+
     /** A holder comes to light while the collector marks, and is unlinked before it gets there: what is behind it stays, for somebody has the holder. */
     @Test
     @SuppressWarnings("unchecked")
