@@ -35,6 +35,9 @@ public final class Fields {
         if (f.isAnnotationPresent(NotDurable.class)) {
             return "@NotDurable";
         }
+        if (Memos.isMemo(f, c)) {
+            return "remembers the hash code, which may be another in the next run";
+        }
         if (!Modifier.isTransient(f.getModifiers()) || writer(in, c) != null) {
             return null;
         }

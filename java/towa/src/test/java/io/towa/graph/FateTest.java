@@ -73,6 +73,92 @@ class FateTest {
         check(Fate.of(lambda.getClass()), lambda);
     }
 
+    static class Remembers {
+        private int hash;
+        private boolean isZero;
+        private int calls;
+        int data = 5;
+
+        @Override
+        public int hashCode() {
+            calls++;
+            int h = hash;
+            if (h == 0 && !isZero) {
+                h = data;
+                isZero = h == 0;
+                hash = h;
+            }
+            return h;
+        }
+
+        @Override
+        public boolean equals(Object o) {
+            return o instanceof Remembers r && r.data == data;
+        }
+    }
+
+    /** Minus one means "not computed yet": zero would not. */
+    static class RemembersFromMinusOne {
+        private int hash = -1;
+
+        @Override
+        public int hashCode() {
+            if (hash == -1) {
+                hash = 7;
+            }
+            return hash;
+        }
+
+        @Override
+        public boolean equals(Object o) {
+            return o instanceof RemembersFromMinusOne;
+        }
+    }
+
+    static class Base {
+        int memo = 0;
+        int number;
+    }
+
+    static class Derived extends Base {
+        @Override
+        public int hashCode() {
+            if (memo != 0) {
+                return memo;
+            }
+            memo = 41 + number;
+            return memo;
+        }
+
+        @Override
+        public boolean equals(Object o) {
+            return o instanceof Derived d && d.number == number;
+        }
+    }
+
+    private static String leftOut(Class<?> c) {
+        StringBuilder names = new StringBuilder();
+        for (Class<?> k = c; k != Object.class; k = k.getSuperclass()) {
+            for (Field f : k.getDeclaredFields()) {
+                names.append(Fate.of(f, c).kind() == Fate.Kind.LEFT_OUT ? f.getName() + " " : "");
+            }
+        }
+        return names.toString();
+    }
+
+    @Test
+    void aRememberedHashCodeIsLeftOut() throws Exception {
+        assertEquals("hash isZero ", leftOut(Remembers.class));
+        assertEquals("", leftOut(RemembersFromMinusOne.class));
+        assertEquals("memo ", leftOut(Derived.class));
+        assertEquals("", leftOut(Base.class));
+        Derived d = new Derived();
+        d.number = 5;
+        d.hashCode();
+        DirectPool.set(all, 0, d);
+        assertEquals(List.of("number"), List.of(ClassInfos.of(d).fields).stream().map(Field::getName).toList());
+    }
+
     @Test
     void ofConstants() throws Exception {
         check(Fate.ofConstant(Order.class.getDeclaredField("NONE")), Order.NONE);

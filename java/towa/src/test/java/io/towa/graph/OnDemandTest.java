@@ -467,10 +467,12 @@ class OnDemandTest {
     @Test
     void aSectionThatBeginsWithAVolatileStoreHasTheCycleFirst() {
         open();
-        Object[] root = {new OnDemand<>(new byte[8 << 20]), new byte[20 << 20], new Item(1)};
+        Object[] root = {new OnDemand<>(new byte[100]), null, new Item(1)};
         DirectPool.setRoot(root);
-        DirectPool.set(root, 1, (Object) null);
         Collector.collect();
+        for (int i = 0; i < 200; i++) {
+            DirectPool.set(root, 1, new byte[100_000]);
+        }
         Object item = again()[2];
         Sections.run(() -> DirectPool.setVolatile(item, "number", 7));
         assertEquals(7, ((Item) item).number);
