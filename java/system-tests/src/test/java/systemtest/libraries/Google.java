@@ -89,6 +89,8 @@ final class Google {
         List<String> columns = List.of("column 0", "column 1");
         return List.of(
             map("HashBiMap", HashBiMap::create),
+            of("HashBiMap.inverse()", HashBiMap::<String, Integer>create, m -> m.put("a", 1), m -> m.inverse().put(2, "b"))
+                .<HashBiMap<String, Integer>>shown(m -> Content.of(m) + Content.of(m.inverse()) + (m.inverse().inverse() == m)),
             multimap("HashMultimap", HashMultimap::create),
             multimap("ArrayListMultimap", ArrayListMultimap::create),
             multimap("LinkedHashMultimap", LinkedHashMultimap::create),
@@ -130,6 +132,8 @@ final class Google {
             }, o -> o.addProperty("b", "x")),
             value("Struct", () -> Struct.newBuilder().putFields("a", Value.newBuilder().setNumberValue(5).build()).build()),
             value("Timestamp", () -> Timestamp.newBuilder().setSeconds(5).build()),
+            of("Timestamp, as a key", java.util.HashMap<Timestamp, Integer>::new, m -> m.put(Timestamp.newBuilder().setSeconds(5).build(), 5), m -> m.merge(
+                Timestamp.newBuilder().setSeconds(5).build(), 2, Integer::sum)),
             value("Timestamp.getDefaultInstance()", Timestamp::getDefaultInstance),
             value("ByteString", () -> ByteString.copyFromUtf8("hello")));
     }

@@ -63,7 +63,8 @@ public final class Agent {
     private static volatile Class<?> asked;
     private static volatile Thread asker;
     private static volatile byte[] answer;
-    private static boolean answerIsAnothers;
+    /** Numbered classes that another agent has changed. */
+    private static final LongSet CHANGED = new LongSet();
 
     private Agent() {}
 
@@ -140,17 +141,16 @@ public final class Agent {
     /**
      * The class file that {@code c} was loaded from, before weaving. The JVM may make it anew, without attributes. Stops the program for a moment.
      *
-     * @return null if the program runs without the agent, if the JVM does not give the file, or if an agent before this one changes it
+     * @return null if the program runs without the agent, if the JVM does not give the file, or if another agent has changed it
      */
     public static byte[] classFile(Class<?> c) {
         if (instrumentation == null || !instrumentation.isModifiableClass(c)) return null;
         synchronized (ASKING) {
-            answerIsAnothers = false;
             asker = Thread.currentThread();
             asked = c;
             try {
                 instrumentation.retransformClasses(c);
-                return answerIsAnothers ? null : answer;
+                return CHANGED.has(LongSet.key(c.getName(), c.getClassLoader())) ? null : answer;
             } catch (UnmodifiableClassException | RuntimeException | LinkageError e) {
                 return null;
             } finally {
@@ -162,14 +162,14 @@ public final class Agent {
     }
 
     /**
-     * Another agent has changed a class file.
+     * Another agent has made a class file.
      *
-     * @return whether this thread asks for it, and this library's transformer, which takes the answer and weaves it, comes later
+     * @return whether this thread asks for that class, and this library's transformer, which weaves it, comes later
      */
-    static boolean awaitsChanged() {
-        if (asker != Thread.currentThread() || answer != null) return false;
-        answerIsAnothers = true;
-        return true;
+    static boolean changed(String name, ClassLoader loader) {
+        if (CodeDigest.mayBeNumbered(name)) CHANGED.add(LongSet.key(name, loader));
+        Class<?> c = asked;
+        return asker == Thread.currentThread() && c != null && answer == null && c.getClassLoader() == loader && c.getName().replace('.', '/').equals(name);
     }
 
     private static final class Transformer implements ClassFileTransformer {
@@ -178,7 +178,7 @@ public final class Agent {
         @Override
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
-            if (redefined != null && redefined == asked) answer = bytes;
+            if (redefined != null && redefined == asked && asker == Thread.currentThread()) answer = bytes;
             if (redefined == null && CodeDigest.mayBeNumbered(name)) DEFINED.add(definition(name, loader, bytes));
             if (name.equals(OtherAgents.IMPLEMENTATION)) return OtherAgents.woven(bytes);
             Events.classDefined(name);

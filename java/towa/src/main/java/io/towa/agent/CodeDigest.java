@@ -1,8 +1,7 @@
 package io.towa.agent;
 
-import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.IdentityHashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
 import org.objectweb.asm.ClassReader;
@@ -16,28 +15,32 @@ import org.objectweb.asm.Opcodes;
 import org.objectweb.asm.Type;
 
 /**
- * A digest of what a class is and does: supertypes, fields, methods, instructions and constants. Line numbers, names of local variables, annotations and the order of
- * the constant pool do not count.
+ * A digest of what a class is and does: supertypes, fields, methods, their generic types, instructions and constants. Line numbers, names of local variables, annotations
+ * and the order of the constant pool do not count.
  *
  * <p>Always true: the digest does not depend on the numbers that the compiler gave to anonymous and local classes. The class' own name is left out; another numbered
  * class of the same top-level class counts by its own digest.
  */
 public final class CodeDigest {
-    /** Numbered classes that refer to each other are followed so far. Every further one counts by its name without the number. */
-    private static final int DEPTH = 3;
+    /** A numbered class that is referred to counts by its digest, those that it refers to by theirs, and the next by their names without the numbers. */
+    private static final int LEVELS = 2;
     /** The flags of a class file. Above them ASM has its own, for annotations. */
     private static final int FLAGS = 0xffff;
     private static final long FNV_BASIS = 0xcbf29ce484222325L;
     private static final long FNV_PRIME = 0x100000001b3L;
 
     private final Function<String, byte[]> files;
-    /** The classes whose digests are being made, from the outermost: internal names. */
-    private final List<String> open = new ArrayList<>();
-    private long hash;
+    /** Digests of numbered classes by level and internal name; 0: it has no file. */
+    private final Map<String, Long> known;
+    private final int level;
+    private String name;
+    private long hash = FNV_BASIS;
     private String method = "";
 
-    private CodeDigest(Function<String, byte[]> files) {
+    private CodeDigest(Function<String, byte[]> files, Map<String, Long> known, int level) {
         this.files = files;
+        this.known = known;
+        this.level = level;
     }
 
     /**
@@ -55,9 +58,9 @@ public final class CodeDigest {
      * @throws RuntimeException the file is damaged, or newer than this library knows
      */
     public static Code of(byte[] file, Function<String, byte[]> files) {
-        CodeDigest d = new CodeDigest(files);
-        long digest = d.digest(file);
-        return new Code(digest, d.method);
+        CodeDigest d = new CodeDigest(files, new HashMap<>(), LEVELS);
+        d.read(file);
+        return new Code(d.hash, d.method);
     }
 
     /** Whether a class of that internal or binary name may have a number from the compiler: {@code Shop$1}, {@code Shop$1Local}, {@code Shop$1$Member}. */
@@ -74,15 +77,25 @@ public final class CodeDigest {
         return c >= '0' && c <= '9';
     }
 
-    private long digest(byte[] file) {
+    private void read(byte[] file) {
         ClassReader reader = new ClassReader(file);
-        long outer = hash;
-        hash = FNV_BASIS;
-        open.add(reader.getClassName());
+        name = reader.getClassName();
         reader.accept(new Members(), ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES);
-        open.remove(open.size() - 1);
-        long digest = hash;
-        hash = outer;
+    }
+
+    /** The digest of a numbered class that this one refers to; 0: it has no file. */
+    private long other(String other) {
+        String key = level + other;
+        Long digest = known.get(key);
+        if (digest == null) {
+            byte[] file = files.apply(other);
+            CodeDigest d = file == null ? null : new CodeDigest(files, known, level - 1);
+            if (d != null) {
+                d.read(file);
+            }
+            digest = d == null ? 0 : d.hash;
+            known.put(key, digest);
+        }
         return digest;
     }
 
@@ -108,22 +121,21 @@ public final class CodeDigest {
         }
     }
 
-    private void addClass(String name) {
-        int at = open.indexOf(name);
-        if (at >= 0) {
-            add("^" + at);
+    private void addClass(String c) {
+        if (c.equals(name)) {
+            add("^");
             return;
         }
-        if (!mayBeNumbered(name) || !top(name).equals(top(open.get(0)))) {
-            add(name);
+        if (!mayBeNumbered(c) || !top(c).equals(top(name))) {
+            add(c);
             return;
         }
-        byte[] file = open.size() < DEPTH ? files.apply(name) : null;
-        if (file == null) {
-            add(name.replaceAll("\\$[0-9]+", "\\$"));
-        } else {
-            add(digest(file));
-        }
+        long digest = level == 0 ? 0 : other(c);
+        add(digest == 0 ? unnumbered(c) : Long.toHexString(digest));
+    }
+
+    private static String unnumbered(String text) {
+        return text == null ? "-" : text.replaceAll("\\$[0-9]+", "\\$");
     }
 
     private static String top(String name) {
@@ -162,16 +174,13 @@ public final class CodeDigest {
         }
     }
 
-    /** The accessors that compilers before Java 11 made for private members are numbered, too. */
-    private void addMember(String owner, String name, String descriptor) {
+    private void addMember(String owner, String member, String descriptor) {
         addType(owner);
-        add(name.startsWith("access$") ? "access$" : name);
+        add(member);
         addDescriptor(descriptor);
     }
 
     private final class Members extends ClassVisitor {
-        private final boolean outermost = open.size() == 1;
-
         Members() {
             super(Opcodes.ASM9);
         }
@@ -179,6 +188,7 @@ public final class CodeDigest {
         @Override
         public void visit(int version, int access, String name, String signature, String superName, String[] interfaces) {
             add(access & FLAGS);
+            add(unnumbered(signature));
             addType(superName);
             for (int i = 0; i < interfaces.length; i++) {
                 addType(interfaces[i]);
@@ -187,7 +197,7 @@ public final class CodeDigest {
 
         @Override
         public void visitOuterClass(String owner, String name, String descriptor) {
-            if (outermost && name != null) {
+            if (name != null) {
                 method = name + descriptor;
             }
         }
@@ -197,6 +207,7 @@ public final class CodeDigest {
             add(access & FLAGS);
             add(name);
             addDescriptor(descriptor);
+            add(unnumbered(signature));
             addConstant(value);
             return null;
         }
@@ -204,7 +215,8 @@ public final class CodeDigest {
         @Override
         public MethodVisitor visitMethod(int access, String name, String descriptor, String signature, String[] exceptions) {
             add(access & FLAGS);
-            addMember(open.get(open.size() - 1), name, descriptor);
+            addMember(CodeDigest.this.name, name, descriptor);
+            add(unnumbered(signature));
             return new Instructions();
         }
     }

@@ -10,13 +10,13 @@ import org.objectweb.asm.MethodVisitor;
 import org.objectweb.asm.Opcodes;
 
 /**
- * What one class file says of fields in which hashCode() remembers its result: those that hashCode() tests and stores, and those that a constructor stores. A field of the
- * first kind and not of the second is zero in each new object, so zero means "not computed yet".
+ * What one class file says of fields in which hashCode() remembers its result: those that hashCode() tests and stores, and those that have other uses. A field of the
+ * first kind and not of the second is zero in each new object, so zero means "not computed yet", and only hashCode() knows the difference.
  *
  * @param remembered names of fields that hashCode() compares with zero, or copies to compare the copy, and stores
- * @param constructed names of fields that a constructor stores, other than zero
+ * @param used names of fields that a method other than hashCode() and equals() reads, or sets to something else than zero
  */
-public record HashMemos(Set<String> remembered, Set<String> constructed) {
+public record HashMemos(Set<String> remembered, Set<String> used) {
     /**
      * Reads a class file.
      *
@@ -25,32 +25,34 @@ public record HashMemos(Set<String> remembered, Set<String> constructed) {
     public static HashMemos of(byte[] file) {
         Set<String> tested = new HashSet<>();
         Set<String> remembered = new HashSet<>();
-        Set<String> constructed = new HashSet<>();
+        Set<String> used = new HashSet<>();
         new ClassReader(file).accept(new ClassVisitor(Opcodes.ASM9) {
             @Override
             public MethodVisitor visitMethod(int access, String name, String descriptor, String signature, String[] exceptions) {
-                if (name.equals("<init>")) {
-                    return new Uses(constructed, new HashSet<>());
+                if (name.equals("hashCode") && descriptor.equals("()I")) {
+                    return new Uses(remembered, new HashSet<>(), tested);
                 }
-                return name.equals("hashCode") && descriptor.equals("()I") ? new Uses(remembered, tested) : null;
+                return new Uses(used, name.equals("equals") ? new HashSet<>() : used, new HashSet<>());
             }
         }, ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES);
         remembered.retainAll(tested);
-        return new HashMemos(remembered, constructed);
+        return new HashMemos(remembered, used);
     }
 
-    /** Stores and tests of fields in one method. */
+    /** What one method does with fields. */
     private static final class Uses extends MethodVisitor {
         private final Set<String> stored;
+        private final Set<String> loaded;
         private final Set<String> tested;
         /** The field that the last instruction has read; null: it was another one. */
         private String read;
         /** The last instruction has pushed the constant zero. */
         private boolean zero;
 
-        Uses(Set<String> stored, Set<String> tested) {
+        Uses(Set<String> stored, Set<String> loaded, Set<String> tested) {
             super(Opcodes.ASM9);
             this.stored = stored;
+            this.loaded = loaded;
             this.tested = tested;
         }
 
@@ -60,6 +62,9 @@ public record HashMemos(Set<String> remembered, Set<String> constructed) {
                 stored.add(name);
             }
             read = opcode == Opcodes.GETFIELD ? name : null;
+            if (read != null) {
+                loaded.add(read);
+            }
             zero = false;
         }
 

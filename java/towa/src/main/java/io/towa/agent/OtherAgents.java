@@ -62,7 +62,7 @@ public final class OtherAgents {
      */
     public static byte[] looked(byte[] made, Object by, Module module, ClassLoader loader, String name) {
         if (made == null || name == null || by == Agent.instrumentation() || Skip.reason(name) != null) return made;
-        if (Agent.awaitsChanged()) return made;
+        if (Agent.changed(name, loader)) return made;
         byte[] woven = Agent.weave(module, loader, name, made, LongSet.key(name, loader));
         return woven != null ? woven : made;
     }

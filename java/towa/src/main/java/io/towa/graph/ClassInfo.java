@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.agent.CodeDigest;
 import io.towa.agent.FieldIds;
 import io.towa.policy.Canonical;
 import io.towa.policy.Fields;
@@ -246,11 +247,16 @@ final class ClassInfo {
         return form != Layout.FORM_ENUM || type.getSuperclass() == Enum.class ? type : type.getSuperclass();
     }
 
+    /** Whether {@link #origin} is worth asking for: the class has a number in its name. */
+    boolean mayHaveOrigin() {
+        return form != Layout.FORM_NAMED && CodeDigest.mayBeNumbered(recordType().getName());
+    }
+
     /** What tells the class from others, where its name has a number from the compiler; else empty. The first call may load classes and stop the program for a moment. */
     String origin() {
         String known = origin;
         if (known == null) {
-            known = form == Layout.FORM_NAMED ? "" : Numbered.origin(recordType());
+            known = mayHaveOrigin() ? Numbered.origin(recordType()) : "";
             origin = known;
         }
         return known;

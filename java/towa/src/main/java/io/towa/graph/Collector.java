@@ -225,10 +225,10 @@ public final class Collector {
                 Nvm.putLong(Layout.KEPT, allocator.sweep());
                 Replicas.dropFree(allocator);
                 cycles++;
-                Unlinked.cycleEnded();
             } else {
                 allocator.unmark();
             }
+            Unlinked.cycleEnded();
         } finally {
             Gate.open();
             paused(start);

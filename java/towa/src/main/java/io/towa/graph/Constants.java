@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.agent.CodeDigest;
 import io.towa.barrier.Enums;
 import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
@@ -225,14 +226,58 @@ final class Constants {
         return info.isValue ? Values.isNamed(o) : info.mayBeCanonical && canonical(o);
     }
 
-    /** Asks the class of {@code o} whether there is one such object for each value. It may store, and what it stores to may be durable. */
+    /** A question to a class that a thread has asked, and not been answered yet. */
+    private record Question(Thread by, Class<?> to, Question next) {}
+
+    /** Under {@link #HOLDERS}: all of them. */
+    private static Question questions;
+
+    /** Whether this thread is being answered by {@code c}. */
+    private static boolean asks(Class<?> c) {
+        synchronized (HOLDERS) {
+            for (Question q = questions; q != null; q = q.next) {
+                if (q.by == Thread.currentThread() && q.to == c) {
+                    return true;
+                }
+            }
+            return false;
+        }
+    }
+
+    private static void ask(Class<?> c) {
+        synchronized (HOLDERS) {
+            questions = new Question(Thread.currentThread(), c, questions);
+        }
+    }
+
+    private static void answered(Class<?> c) {
+        synchronized (HOLDERS) {
+            questions = without(questions, c);
+        }
+    }
+
+    private static Question without(Question from, Class<?> c) {
+        boolean found = from.by == Thread.currentThread() && from.to == c;
+        return found ? from.next : new Question(from.by, from.to, without(from.next, c));
+    }
+
+    /**
+     * Asks the class of {@code o} whether there is one such object for each value. It may store, and what it stores to may be durable. An instance that it makes for its
+     * answer, and stores (Guava's HashBiMap: its other direction), is a new one: to ask what becomes of that would not end.
+     */
     private static boolean canonical(Object o) {
+        Class<?> c = o.getClass();
+        if (asks(c)) {
+            return false;
+        }
         String text;
+        ask(c);
         Gate.enterAgain();
         try {
             text = Canonical.text(o);
         } finally {
             Gate.exitAgain();
+            answered(c);
         }
         if (text == null) {
             return false;
@@ -252,6 +297,26 @@ final class Constants {
             return null;
         }
         return Statics.refusal(name, o.getClass());
+    }
+
+    /** The class that a constant's text names: itself, or the one whose static field holds it; null: none of this program's. */
+    static Class<?> mirrored(Object o, ClassInfo info) {
+        if (info.form == Layout.FORM_CLASS) {
+            return (Class<?>) o;
+        }
+        String name = name(o);
+        int end = name == null ? -1 : name.indexOf('#');
+        if (end < 0 || !CodeDigest.mayBeNumbered(name)) {
+            return null;
+        }
+        synchronized (HOLDERS) {
+            for (Class<?> c : HOLDERS.keySet()) {
+                if (c.getName().length() == end && name.startsWith(c.getName())) {
+                    return c;
+                }
+            }
+        }
+        return null;
     }
 
     /** What a replica of a constant holds. */

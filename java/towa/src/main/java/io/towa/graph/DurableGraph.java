@@ -341,8 +341,7 @@ public final class DurableGraph {
         if (woven && !c.turnedOn) {
             Scout.turnOn(o);
         }
-        // Outside the lock: it may load classes.
-        c.origin();
+        findOrigin(c);
         synchronized (CLASS_RECORDS) {
             if (c.index == 0) {
                 int index = record(c).index();
@@ -354,18 +353,35 @@ public final class DurableGraph {
         }
     }
 
-    /** Before {@code mirrored} itself becomes durable: if the compiler has numbered that class, a class record tells the next run which one it is. */
+    /**
+     * Before a class itself, or what its static field holds, becomes durable: if the compiler has numbered that class, a class record tells the next run which one it is.
+     *
+     * @param mirrored null: none
+     */
     static void prepareMirrored(Class<?> mirrored) {
         Class<?> of = mirrored;
-        while (of.isArray()) {
+        while (of != null && of.isArray()) {
             of = of.getComponentType();
         }
-        if (Numbered.is(of)) {
+        if (of != null && Numbered.is(of)) {
             ClassInfo c = ClassInfos.of(of);
-            c.origin();
+            findOrigin(c);
             synchronized (CLASS_RECORDS) {
                 record(c);
             }
+        }
+    }
+
+    /** Outside the lock, and as code of the program runs inside the gate: loaders of the program are asked, and other agents. */
+    private static void findOrigin(ClassInfo c) {
+        if (!c.mayHaveOrigin()) {
+            return;
+        }
+        Gate.enterAgain();
+        try {
+            c.origin();
+        } finally {
+            Gate.exitAgain();
         }
     }
 

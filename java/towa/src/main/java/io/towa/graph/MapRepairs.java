@@ -238,6 +238,22 @@ final class MapRepairs {
         return m.entrySet().iterator().next().getClass();
     }
 
+    private static final long HASH_NODE_HASH = Repairs.offset(HASH_NODE, "hash");
+    private static final long HASH_NODE_KEY = Repairs.offset(HASH_NODE, "key");
+
+    /** The key of a bin's first entry, of a ConcurrentHashMap or a HashMap; null: it has none there. */
+    static Object key(Object bin, boolean concurrent) {
+        boolean entry = concurrent ? U.getInt(bin, HASH) >= 0 : HASH_NODE.isInstance(bin);
+        return entry ? U.getReference(bin, concurrent ? KEY : HASH_NODE_KEY) : null;
+    }
+
+    /** Whether that key has another hash code now. */
+    static boolean hasOtherHash(Object bin, boolean concurrent) {
+        int saved = U.getInt(bin, concurrent ? HASH : HASH_NODE_HASH);
+        Object key = key(bin, concurrent);
+        return saved != (concurrent ? concurrentHash(key, saved) : hashOf(key, saved));
+    }
+
     private void hashMap(HashMap<?, ?> m) {
         long table = Repairs.offset(HashMap.class, "table");
         Object[] bins = (Object[]) U.getReference(m, table);

@@ -1,5 +1,7 @@
 package io.towa.graph;
 
+import io.towa.PoolException;
+import io.towa.PoolException.Reason;
 import io.towa.policy.Numbered;
 import io.towa.pool.Records;
 import java.util.HashMap;
@@ -29,8 +31,8 @@ final class NumberedClasses {
     /** Today's names by saved ones; null if the class is not found, or two that have different names today were saved under that one. */
     private final Map<String, String> byName = new HashMap<>();
 
-    /** @param renamed see {@link io.towa.TowaOptions#renamed}; comes before what the origins say */
-    NumberedClasses(List<Records.ClassRecord> classes, Map<String, String> renamed, ClassLoader loader) {
+    /** @param renamed see {@link io.towa.TowaOptions#renamed}: for classes that the origins do not find */
+    NumberedClasses(String pool, List<Records.ClassRecord> classes, Map<String, String> renamed, ClassLoader loader) {
         Map<Saved, List<String>> candidates = new LinkedHashMap<>();
         Set<String> taken = new HashSet<>();
         for (int i = 0; i < classes.size(); i++) {
@@ -43,6 +45,7 @@ final class NumberedClasses {
             if (found.contains(s.base)) {
                 unchanged.add(s);
             }
+            requireNoOther(pool, s, found, renamed.get(s.base));
             String name = renamed.getOrDefault(s.base, unchanged.contains(s) ? s.base : null);
             today.put(s, name);
             taken.add(name);
@@ -55,6 +58,25 @@ final class NumberedClasses {
             }
         });
         today.forEach((s, name) -> byName.put(s.base, !byName.containsKey(s.base) || name != null && name.equals(byName.get(s.base)) ? name : null));
+    }
+
+    /** A mapping is for a class that is not found. Left in the program it would turn a class that has got the saved one's number into that. */
+    private static void requireNoOther(String pool, Saved s, List<String> found, String mapped) {
+        if (mapped != null && !found.isEmpty() && !found.contains(mapped)) {
+            throw new PoolException(Reason.CHANGED_CLASS, pool + ": TowaOptions.withRenamed maps class " + s.base + " to " + mapped + ", but the class of that name which the pool has is "
+                + String.join(" or ", found) + ": take that mapping back");
+        }
+    }
+
+    /** Whether the pool knows a class by that name, outside a class record, that is not quite as it was saved: it, or its name, has changed. */
+    boolean isChanged(String name) {
+        String base = Numbered.base(name);
+        for (Saved s : today.keySet()) {
+            if (s.base.equals(base) && !unchanged.contains(s)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Today's name of the class of a record, or of an array's elements; null: not found. */

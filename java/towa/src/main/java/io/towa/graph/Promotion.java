@@ -244,8 +244,8 @@ final class Promotion extends Batches.Batch {
             throw refuse(o, from, refusal);
         }
         DurableGraph.prepare(as, o);
-        if (as.form == Layout.FORM_CLASS) {
-            DurableGraph.prepareMirrored((Class<?>) o);
+        if (as.form == Layout.FORM_CLASS || as.form == Layout.FORM_NAMED) {
+            DurableGraph.prepareMirrored(Constants.mirrored(o, as));
         }
         long bytes = as.form == Layout.FORM_OBJECT || as.form == Layout.FORM_ARRAY ? as.replicaBytes(o) : Constants.replicaBytes(o, as);
         long position = DurableGraph.allocator().allocate(cache, bytes);

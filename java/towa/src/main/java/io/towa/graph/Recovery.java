@@ -62,7 +62,7 @@ final class Recovery {
         long frontier = Nvm.getLong(Layout.FRONTIER);
         boolean large = frontier > 64 << 20;
         long gcBefore = large ? gcMillis() : 0;
-        Renames names = new Renames(options.renamed(), options.loader(), classes);
+        Renames names = new Renames(pool.name(), options.renamed(), options.loader(), classes);
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
         RecoveryWalk walk = new RecoveryWalk(new RecoveryWalk.From(pool.name(), allocator, mappings, names), Loads.possible(mappings), false);
@@ -151,7 +151,8 @@ final class Recovery {
     private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes, boolean rewritten) {
         for (int i = 1; i < mappings.length; i++) {
             ClassMapping m = mappings[i];
-            if (m != null && !m.same && (rewritten || !m.reached)) {
+            // That of an anonymous or local class without instances may be there for its Class object.
+            if (m != null && !m.same && (rewritten || !m.reached && m.record.origin().isEmpty())) {
                 Records.removeClass(m.record);
                 classes.remove(m.record);
             }

@@ -19,11 +19,11 @@ final class Renames {
     /** See {@link #followed}. */
     private volatile boolean followed;
 
-    Renames(Map<String, String> renamed, ClassLoader loader, List<Records.ClassRecord> classes) {
+    Renames(String pool, Map<String, String> renamed, ClassLoader loader, List<Records.ClassRecord> classes) {
         this.renamed = renamed;
         ClassLoader context = loader != null ? loader : Thread.currentThread().getContextClassLoader();
         this.loader = context != null ? context : ClassLoader.getSystemClassLoader();
-        numbered = new NumberedClasses(classes, renamed, this.loader);
+        numbered = new NumberedClasses(pool, classes, renamed, this.loader);
     }
 
     ClassLoader loader() {
@@ -49,7 +49,7 @@ final class Renames {
         if (numbered.name(was) == null && !renamed.containsKey(was)) {
             return null;
         }
-        if (!now.equals(was)) {
+        if (!now.equals(was) || numbered.isChanged(was)) {
             followed = true;
         }
         return saved.substring(0, from) + now.replace('.', '/') + ";";
@@ -109,7 +109,14 @@ final class Renames {
     }
 
     Class<?> load(String saved) throws ClassNotFoundException {
-        return Class.forName(name(saved), false, loader);
+        if (numbered.name(element(saved)) == null && !renamed.containsKey(element(saved))) {
+            throw new ClassNotFoundException(saved + ": " + LOST);
+        }
+        String now = name(saved);
+        if (!now.equals(saved)) {
+            followed = true;
+        }
+        return Class.forName(now, false, loader);
     }
 
     /** Loads the class of a record that is not lost. */

@@ -13,59 +13,73 @@ final class Unlinked {
     /** From so many objects on a graph is large. */
     static final int LARGE = 1024;
     private static final int CYCLES = 2;
+    private static final int MOST = 64;
 
-    private static long[] positions = new long[4];
-    private static int[] cycles = new int[4];
-    private static volatile int count;
+    /** Positions of the first replicas, and cycles that each has seen; both are replaced, and never changed. */
+    private static volatile long[] positions = {};
+    private static int[] cycles = {};
 
     private Unlinked() {}
 
-    /** Inside the gate: the graph whose first replica is at {@code at} is durable, and not linked yet. */
+    /** Inside the gate: the graph whose first replica is at {@code at} is durable, and not linked yet. If too many are, the oldest is given up. */
     static synchronized void add(long at) {
-        if (count == positions.length) {
-            positions = Arrays.copyOf(positions, 2 * count);
-            cycles = Arrays.copyOf(cycles, 2 * count);
-        }
-        positions[count] = at;
-        cycles[count] = 0;
-        count++;
+        int from = positions.length == MOST ? 1 : 0;
+        int n = positions.length - from;
+        long[] more = Arrays.copyOfRange(positions, from, from + n + 1);
+        cycles = Arrays.copyOfRange(cycles, from, from + n + 1);
+        more[n] = at;
+        cycles[n] = 0;
+        positions = more;
     }
 
     /** Inside the gate: a reference to the replica at {@code at} is about to be stored. */
     static void linked(long at) {
-        if (count != 0) {
-            remove(at);
+        long[] all = positions;
+        for (int i = 0; i < all.length; i++) {
+            if (all[i] == at) {
+                remove(at);
+                return;
+            }
         }
     }
 
     private static synchronized void remove(long at) {
-        int left = 0;
-        for (int i = 0; i < count; i++) {
+        long[] left = new long[positions.length];
+        int[] seen = new int[positions.length];
+        int n = 0;
+        for (int i = 0; i < left.length; i++) {
             if (positions[i] != at) {
-                positions[left] = positions[i];
-                cycles[left] = cycles[i];
-                left++;
+                left[n] = positions[i];
+                seen[n++] = cycles[i];
             }
         }
-        count = left;
+        cycles = Arrays.copyOf(seen, n);
+        positions = Arrays.copyOf(left, n);
     }
 
-    /** With the gate shut: the first replicas of all. */
-    static synchronized long[] positions() {
-        return Arrays.copyOf(positions, count);
+    /** The first replicas of all. */
+    static long[] positions() {
+        return positions;
     }
 
     /** With the gate shut: a cycle has ended that held them. */
     static synchronized void cycleEnded() {
-        for (int i = count - 1; i >= 0; i--) {
-            if (++cycles[i] == CYCLES) {
+        long[] all = positions;
+        for (int i = 0; i < all.length; i++) {
+            cycles[i]++;
+        }
+        for (int i = 0; i < positions.length;) {
+            if (cycles[i] >= CYCLES) {
                 remove(positions[i]);
+            } else {
+                i++;
             }
         }
     }
 
     /** The pool is another one. */
     static synchronized void clear() {
-        count = 0;
+        positions = new long[0];
+        cycles = new int[0];
     }
 }

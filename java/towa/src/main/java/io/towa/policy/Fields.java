@@ -16,7 +16,7 @@ import java.lang.reflect.Modifier;
  * does: Guava, Eclipse Collections, fastutil and others keep their whole content so. There the field is data, and is kept. So is a final one in any
  * class: nothing could ever set it again. (Nodes of a library's structure have such: Java never serialises them, for the structure writes its entries itself.)
  *
- * <p>Always true: the answer follows from the class files alone, so every run, and {@code explain}, gives the same.
+ * <p>Always true: the answer follows from the class files alone, so every run that has them, and {@code explain}, gives the same.
  */
 public final class Fields {
     private Fields() {}

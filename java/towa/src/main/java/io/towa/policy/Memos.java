@@ -6,6 +6,7 @@ import java.io.InputStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.util.Collections;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
@@ -14,8 +15,9 @@ import java.util.WeakHashMap;
  * Fields in which a class remembers the hash code of an object: protocol buffers, Scala's and Kotlin's classes and many others do so. The hash code may depend on the
  * identity of what is not durable, as that of a protocol buffer's descriptor, and is another in the next run; what was remembered would be wrong for good.
  *
- * <p>Always true: a field that is said to be a memo is zero in each new object, and hashCode() of the object's class, or of one above it, stores it. So an object whose
- * memo is zero is as one that was never asked for its hash code.
+ * <p>Always true: a field that is said to be a memo is zero in each new object, has "hash" in its name, hashCode() of the object's class, or of one above it, tests and stores
+ * it, and no other method of these classes uses it, but for equals() that compares it. So an object whose memo is zero is as one that was never asked for its hash code. A
+ * class whose file is not there has none.
  */
 final class Memos {
     /** Of a class whose file is not there. */
@@ -26,7 +28,8 @@ final class Memos {
 
     /** Whether {@code f} of an instance of {@code c} remembers its hash code. */
     static boolean isMemo(Field f, Class<?> c) {
-        boolean mayBe = (f.getType() == int.class || f.getType() == boolean.class) && !Modifier.isFinal(f.getModifiers());
+        boolean mayBe = (f.getType() == int.class || f.getType() == boolean.class) && !Modifier.isFinal(f.getModifiers())
+            && f.getName().toLowerCase(Locale.ROOT).contains("hash");
         if (!mayBe || f.getDeclaringClass().getClassLoader() == null || !anyHashes(f.getDeclaringClass(), c)) {
             return false;
         }
@@ -37,7 +40,7 @@ final class Memos {
                 of = read(k);
                 KNOWN.put(k, of);
             }
-            if (of == UNKNOWN || of.constructed().contains(f.getName())) {
+            if (of == UNKNOWN || of.used().contains(f.getName())) {
                 return false;
             }
             remembered |= of.remembered().contains(f.getName());

@@ -5,7 +5,10 @@ import io.towa.agent.CodeDigest;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.function.Predicate;
 
 /**
@@ -13,16 +16,18 @@ import java.util.function.Predicate;
  * the source file, so after a change of the file it may stand for another class. A class record therefore holds the origin of such a class, by which the next run finds it.
  *
  * <pre>
- *   anonymous   a digest of its code; its number is free to change, its code is not
- *   local       the method it is declared in, and its name there; if the method has several of that name, also the digest
+ *   anonymous   a digest of its code: HEXADECIMAL. Its number is free to change, its code is not
+ *   local       the method it is declared in, if it is the only class of its name there: - METHOD. It may change as a named class does. Else a digest
  * </pre>
  *
- * <p>Always true: a class that this gives for an origin has the same code, or is the only local class of its name in its method, as the saved one was. An origin is
- * the digest in hexadecimal; for a local class a space, the number of classes of its name in its method, a space, and the method's name and descriptor.
+ * <p>Always true: a class that this gives for an origin has the same code, or is the only local class of its name in its method, as the saved one was. A class to which
+ * the compiler gives a number in another way than {@code javac} and {@code kotlinc} give them to these two kinds has no origin: it is found by its name.
  */
 public final class Numbered {
     /** Numbers that are looked at without finding a class: compilers count on, but leave out classes in code that cannot be reached. */
-    private static final int GAP = 64;
+    private static final int GAP = 16;
+    /** In front of the method that has one class of that name. */
+    private static final String UNIQUE = "- ";
     private static final int MOST = 1 << 16;
 
     private Numbered() {}
@@ -89,18 +94,23 @@ public final class Numbered {
     }
 
     private static String originOf(Class<?> k) {
-        Files files = new Files(k.getClassLoader());
+        Files files = new Files(k.getClassLoader(), new HashMap<>());
         byte[] file = files.read(k.getName());
-        CodeDigest.Code code = files.code(file);
-        CodeDigest.Code loaded = file != null && (k.getClassLoader() == null || Agent.isDefinedFrom(k, file)) ? null : files.code(Agent.classFile(k));
-        if (code == null && loaded == null) {
-            return "";
+        CodeDigest.Code code = files.code(k.getName());
+        Name n = Name.of(k.getName());
+        if (code != null && !n.simple.isEmpty() && isOnly(n, code.method(), files)) {
+            return UNIQUE + code.method();
         }
         // The file may have been written anew since the class was loaded.
-        String digest = Long.toHexString((loaded != null ? loaded : code).digest());
-        String method = (code != null ? code : loaded).method();
-        Name n = Name.of(k.getName());
-        return n.simple.isEmpty() ? digest : digest + " " + files.candidates(n, c -> c.method().equals(method)).size() + " " + method;
+        boolean asLoaded = file != null && (k.getClassLoader() == null || Agent.isDefinedFrom(k, file));
+        CodeDigest.Code loaded = asLoaded ? null : files.digest(Agent.classFile(k));
+        code = loaded != null ? loaded : code;
+        return code == null ? "" : Long.toHexString(code.digest());
+    }
+
+    /** Whether a local class can be found by its method. Initialisers share no method's name, and those of lambdas are numbered, too. */
+    private static boolean isOnly(Name n, String method, Files files) {
+        return !method.isEmpty() && !method.startsWith("lambda$") && files.candidates(n, c -> c.method().equals(method)).size() == 1;
     }
 
     /**
@@ -109,34 +119,32 @@ public final class Numbered {
      * @param base what it was called
      */
     public static List<String> find(String base, String origin, ClassLoader loader) {
-        Files files = new Files(loader);
-        String[] parts = origin.split(" ", 3);
-        Predicate<CodeDigest.Code> alike = c -> Long.toHexString(c.digest()).equals(parts[0]);
-        if (parts.length == 3) {
-            List<String> there = files.candidates(Name.of(base), c -> c.method().equals(parts[2]));
-            if (there.size() == 1 && parts[1].equals("1")) {
-                return there;
-            }
+        Files files = new Files(loader, new HashMap<>());
+        Name n = Name.of(base);
+        if (n == null) {
+            return List.of();
         }
-        CodeDigest.Code own = files.code(files.read(base));
-        if (own != null && alike.test(own) || isLoadedAs(base, parts[0], files)) {
-            return List.of(base);
+        if (origin.startsWith(UNIQUE)) {
+            List<String> there = files.candidates(n, c -> c.method().equals(origin.substring(UNIQUE.length())));
+            return there.size() == 1 ? there : List.of();
         }
-        return files.candidates(Name.of(base), alike);
+        Predicate<CodeDigest.Code> alike = c -> Long.toHexString(c.digest()).equals(origin);
+        CodeDigest.Code own = files.code(base);
+        return own != null && alike.test(own) || isLoadedAs(base, origin, files) ? List.of(base) : files.candidates(n, alike);
     }
 
     /** Whether the class of that name has the digest as it is loaded: where it has no file of its own, or another agent changes each class. */
     private static boolean isLoadedAs(String name, String digest, Files files) {
         try {
-            CodeDigest.Code code = files.code(Agent.classFile(Class.forName(name, false, files.loader)));
+            CodeDigest.Code code = files.digest(Agent.classFile(Class.forName(name, false, files.loader)));
             return code != null && Long.toHexString(code.digest()).equals(digest);
         } catch (ClassNotFoundException | LinkageError e) {
             return false;
         }
     }
 
-    /** Class files as a loader finds them. */
-    private record Files(ClassLoader loader) {
+    /** Class files as a loader finds them, and what those say that were read. */
+    private record Files(ClassLoader loader, Map<String, Optional<CodeDigest.Code>> known) {
         /** The file of a class by its binary or internal name; null: there is none. */
         byte[] read(String name) {
             String path = name.replace('.', '/') + ".class";
@@ -147,8 +155,17 @@ public final class Numbered {
             }
         }
 
-        /** What a class file says; null if there is none, or it cannot be read. */
-        CodeDigest.Code code(byte[] file) {
+        /** What the file of a class says; null if there is none, or it cannot be read. */
+        CodeDigest.Code code(String name) {
+            Optional<CodeDigest.Code> code = known.get(name);
+            if (code == null) {
+                code = Optional.ofNullable(digest(read(name)));
+                known.put(name, code);
+            }
+            return code.orElse(null);
+        }
+
+        CodeDigest.Code digest(byte[] file) {
             try {
                 return file == null ? null : CodeDigest.of(file, this::read);
             } catch (RuntimeException e) {
@@ -174,7 +191,7 @@ public final class Numbered {
 
         private void collect(Name n, Predicate<CodeDigest.Code> passes, List<String> all) {
             for (int number = 1, missing = 0; missing < GAP && number < MOST; number++) {
-                CodeDigest.Code code = code(read(n.with(number)));
+                CodeDigest.Code code = code(n.with(number));
                 missing = code == null ? missing + 1 : 0;
                 if (code != null && passes.test(code)) {
                     all.add(n.with(number));

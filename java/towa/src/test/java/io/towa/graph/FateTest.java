@@ -75,7 +75,7 @@ class FateTest {
 
     static class Remembers {
         private int hash;
-        private boolean isZero;
+        private boolean hashIsZero;
         private int calls;
         int data = 5;
 
@@ -83,9 +83,9 @@ class FateTest {
         public int hashCode() {
             calls++;
             int h = hash;
-            if (h == 0 && !isZero) {
+            if (h == 0 && !hashIsZero) {
                 h = data;
-                isZero = h == 0;
+                hashIsZero = h == 0;
                 hash = h;
             }
             return h;
@@ -116,23 +116,49 @@ class FateTest {
     }
 
     static class Base {
-        int memo = 0;
+        int hashMemo = 0;
         int number;
     }
 
     static class Derived extends Base {
         @Override
         public int hashCode() {
-            if (memo != 0) {
-                return memo;
+            if (hashMemo != 0) {
+                return hashMemo;
             }
-            memo = 41 + number;
-            return memo;
+            hashMemo = 41 + number;
+            return hashMemo;
         }
 
         @Override
         public boolean equals(Object o) {
             return o instanceof Derived d && d.number == number;
+        }
+    }
+
+    /** Data that hashCode() happens to make, too. */
+    static class NumbersItself {
+        private static int next;
+        private int hashNumber;
+
+        int number() {
+            if (hashNumber == 0) {
+                hashNumber = ++next;
+            }
+            return hashNumber;
+        }
+
+        @Override
+        public int hashCode() {
+            if (hashNumber == 0) {
+                hashNumber = ++next;
+            }
+            return hashNumber;
+        }
+
+        @Override
+        public boolean equals(Object o) {
+            return o == this;
         }
     }
 
@@ -148,10 +174,11 @@ class FateTest {
 
     @Test
     void aRememberedHashCodeIsLeftOut() throws Exception {
-        assertEquals("hash isZero ", leftOut(Remembers.class));
+        assertEquals("hash hashIsZero ", leftOut(Remembers.class));
         assertEquals("", leftOut(RemembersFromMinusOne.class));
-        assertEquals("memo ", leftOut(Derived.class));
+        assertEquals("hashMemo ", leftOut(Derived.class));
         assertEquals("", leftOut(Base.class));
+        assertEquals("", leftOut(NumbersItself.class));
         Derived d = new Derived();
         d.number = 5;
         d.hashCode();

@@ -98,6 +98,42 @@ class NumberedClassesTest {
         assertEquals("pay", said(SavedPool.load(p, accepts), "o"));
         assertEquals("pay", said(SavedPool.load(p, TowaOptions.DEFAULT.withLoader(l)), "o"), "once is enough");
         assertEquals("pay", said(follow(p, "class P { " + TAKEN + "Object o = " + PAY + "; }"), "o"));
+        // Left in the program, it would make another class of the one that has the number now.
+        ClassLoader later = versions.classes("class P { " + TAKEN + "Object second; Object o = " + PAY + "; }");
+        TowaOptions stale = TowaOptions.DEFAULT.withLoader(later).withRenamed(Map.of("P$2", "P$1"));
+        PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, stale));
+        assertTrue(e.getMessage().contains("take that mapping back"), e.getMessage());
+    }
+
+    @Test
+    void aClassAloneThatIsAcceptedOrHasOtherFieldsIsKnownLater() throws Exception {
+        Path p = save("class P { Object type = (" + CHARGE + ").getClass(); }");
+        String first = "class P { Object type; Object first() { return %s; } Object second() { return %s; } }";
+        TowaOptions accepts = TowaOptions.DEFAULT.withLoader(versions.classes("class P { Object type; Object first() { return " + PAY + "; } }"))
+            .withRenamed(Map.of("P$1", "P$1"));
+        SavedPool.load(p, accepts);
+        assertEquals("P$2", ((Class<?>) get(follow(p, first.formatted(REFUND, PAY)), "type")).getName());
+        String local = "class P { Object type = make(); Object make() { class L { %s } return L.class; } }";
+        p = save(local.formatted(""));
+        follow(p, local.formatted("int more;"));
+        String later = "class P { Object type; Object other() { class L { int other; } return L.class; } Object make() { class L { int more; } return L.class; } }";
+        assertEquals("P$2L", ((Class<?>) get(follow(p, later), "type")).getName());
+    }
+
+    @Test
+    void aConstantOfALocalClassFollowsIt() throws Exception {
+        String method = "Object make() { record L(int n) { static final L NONE = new L(0); } return L.NONE; } }";
+        Path p = save("class P { Object o = make(); " + method);
+        Object o = follow(p, "class P { Object o; Object other() { record L(int n) { static final L NONE = new L(7); } return L.NONE; } " + method);
+        assertEquals("L[n=0]", get(o, "o").toString());
+    }
+
+    @Test
+    void genericTypesAreCode() throws Exception {
+        String token = "new java.util.ArrayList<%s>() { }";
+        Path p = save("class P { Object o = " + token.formatted("String") + "; }");
+        Object o = follow(p, "class P { Object first = " + token.formatted("Integer") + "; Object o = " + token.formatted("String") + "; }");
+        assertEquals("java.util.ArrayList<java.lang.String>", get(o, "o").getClass().getGenericSuperclass().toString());
     }
 
     @Test
@@ -127,6 +163,11 @@ class NumberedClassesTest {
         assertEquals("L[n=5, more=null]", get(o, "o").toString());
         assertEquals("P$2L", get(o, "o").getClass().getName());
         refuse(p, "class P { Object o; Object other() { record L(int n) { void more() { } } return new L(5); } }", "P$2L");
+        // What is stored with a class that has changed is of the same class.
+        p = save("class P { Object o = make(); Object[] a; Object make() { record L(int n) { } return new L(5); } }");
+        Object changed = SavedPool.load(p, TowaOptions.DEFAULT.withLoader(
+            versions.classes("class P { Object o; Object[] a; Object make() { record L(int n) { String more() { return \"\"; } } return new L(6); } }")));
+        assertEquals("L[n=5]", get(changed, "o").toString());
     }
 
     @Test
@@ -166,7 +207,7 @@ class NumberedClassesTest {
         ClassLoader two = versions.classes("class P { Object o = " + REFUND + "; }");
         Records.ClassRecord charge = record(1, one);
         Records.ClassRecord refund = record(2, two);
-        NumberedClasses now = new NumberedClasses(java.util.List.of(charge, refund), Map.of(),
+        NumberedClasses now = new NumberedClasses("pool", java.util.List.of(charge, refund), Map.of(),
             versions.classes("class P { " + TAKEN + "Object o = " + CHARGE + "; }"));
         assertEquals("P$2 P$1", now.name(charge) + " " + now.name(refund));
         assertNull(now.name("P$1"), "either");

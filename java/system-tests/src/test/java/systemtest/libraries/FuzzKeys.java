@@ -1,0 +1,133 @@
+package systemtest.libraries;
+
+import com.google.common.collect.ImmutableList;
+import com.google.protobuf.Timestamp;
+import java.math.BigDecimal;
+import java.time.LocalDate;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Random;
+import org.apache.commons.lang3.tuple.Pair;
+
+/** Keys and values of the fuzz, of the JDK and of libraries, and how graphs of them are compared. */
+final class FuzzKeys {
+    /** A named class, so that sorted maps can be durable. */
+    static final Comparator<Object> ORDER = new ByText();
+
+    private FuzzKeys() {}
+
+    private static final class ByText implements Comparator<Object> {
+        @Override
+        public int compare(Object a, Object b) {
+            return text(a).compareTo(text(b));
+        }
+    }
+
+    /** Protocol buffers print over several lines, and may add spaces at random. */
+    private static String text(Object o) {
+        return o instanceof Timestamp t ? "timestamp " + t.getSeconds() : o.toString();
+    }
+
+    record Name(String first, int number) {}
+
+    /** As persistence frameworks advise. */
+    static final class Entity {
+        final int id;
+
+        Entity(int id) {
+            this.id = id;
+        }
+
+        @Override
+        public int hashCode() {
+            return getClass().hashCode();
+        }
+
+        @Override
+        public boolean equals(Object o) {
+            return o instanceof Entity e && e.id == id;
+        }
+
+        @Override
+        public String toString() {
+            return "entity " + id;
+        }
+    }
+
+    /** @param jdk for a table of the JDK, which is made anew where hash codes change */
+    static Object key(Random random, boolean jdk) {
+        int n = random.nextInt(40);
+        return switch (random.nextInt(jdk ? 14 : 13)) {
+            case 0 -> n;
+            case 1 -> (long) n << 33;
+            case 2 -> "key " + n;
+            case 3 -> Thread.State.values()[n % 6];
+            case 4 -> new Name("name", n);
+            case 5 -> new Entity(n);
+            case 6 -> LocalDate.ofEpochDay(n);
+            case 7 -> new BigDecimal(n).movePointLeft(1);
+            case 8 -> ImmutableList.of("a", n);
+            case 9 -> Pair.of("pair", n);
+            case 10 -> io.vavr.collection.List.of("vavr", n);
+            case 11 -> org.joda.time.LocalDate.fromDateFields(new java.util.Date(86_400_000L * n));
+            case 12 -> Integer.class;
+            default -> Timestamp.newBuilder().setSeconds(n).build();
+        };
+    }
+
+    static Object value(Random random) {
+        return switch (random.nextInt(5)) {
+            case 0 -> "text " + random.nextInt();
+            case 1 -> random.nextLong();
+            case 2 -> Map.of("k" + random.nextInt(9), random.nextInt());
+            case 3 -> List.of(random.nextInt(), "x");
+            default -> key(random, true);
+        };
+    }
+
+    /** How {@code kept} differs from {@code twin}; null: it does not. */
+    static String difference(Object twin, Object kept) {
+        if (kept == null || twin.getClass() != kept.getClass()) {
+            return twin.getClass() + " came back as " + (kept == null ? null : kept.getClass());
+        }
+        if (twin instanceof Map<?, ?> a && kept instanceof Map<?, ?> b) {
+            if (a.size() != b.size()) {
+                return twin.getClass() + " has " + b.size() + " entries instead of " + a.size();
+            }
+            for (Map.Entry<?, ?> e : a.entrySet()) {
+                Object found = b.get(e.getKey());
+                String difference = found == null ? "is not found" : difference(e.getValue(), found);
+                if (difference != null) {
+                    return twin.getClass() + ": key " + e.getKey() + " (" + e.getKey().getClass() + "): " + difference;
+                }
+            }
+            return null;
+        }
+        if (twin instanceof java.util.Set<?> a && kept instanceof java.util.Set<?> b) {
+            for (Object o : a) {
+                if (!b.contains(o)) {
+                    return twin.getClass() + " does not find " + o + " (" + o.getClass() + ")";
+                }
+            }
+            return a.size() == b.size() ? null : twin.getClass() + " has " + b.size() + " elements instead of " + a.size();
+        }
+        if (twin instanceof java.util.Collection<?> a && kept instanceof java.util.Collection<?> b) {
+            List<Object> left = new ArrayList<>(a);
+            List<Object> right = new ArrayList<>(b);
+            if (left.size() != right.size()) {
+                return twin.getClass() + " has " + right.size() + " elements instead of " + left.size();
+            }
+            for (int i = 0; i < left.size(); i++) {
+                String difference = difference(left.get(i), right.get(i));
+                if (difference != null) {
+                    return twin.getClass() + "[" + i + "]: " + difference;
+                }
+            }
+            return null;
+        }
+        return Objects.equals(twin, kept) && kept.equals(twin) && twin.hashCode() == kept.hashCode() ? null : kept + " instead of " + twin;
+    }
+}
