@@ -40,7 +40,7 @@ public final class Agent {
     private static boolean allRoots;
     /** Classes offered to the weaver, and those of them that failed. */
     private static final LongSet SEEN = new LongSet();
-    /** Classes that a sweep has looked at and need no weaving any more, by identity hash and the hash of the name. */
+    /** Classes that a sweep has looked at and need no weaving any more. */
     private static final LongSet KNOWN = new LongSet();
     /** So many classes are not worth a second thread. */
     private static final int FEW = 100;
@@ -85,7 +85,7 @@ public final class Agent {
         instrumentation = inst;
         inst.addTransformer(new Transformer(), true);
         // Lambda forms made before a pool is opened stay for ever: their definer must be woven from the start.
-        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null), Enum.class, inst.getClass());
+        inst.retransformClasses(Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassDefiner", false, null), Enum.class, inst.getClass(), ClassLoader.class);
         Class<?>[] loaded = inst.getAllLoadedClasses();
         for (int i = 0; i < loaded.length; i++) Enums.learn(loaded[i]);
     }
@@ -284,7 +284,8 @@ public final class Agent {
         for (int i = 0; i < loaded.length; i++) {
             Class<?> c = loaded[i];
             String name = c.getName();
-            long known = (long) System.identityHashCode(c) << 32 | name.hashCode() & 0xffffffffL;
+            // Not by the identity hash of the class, which would be another in each run from then on: hash codes of the program's objects may come from it.
+            long known = LongSet.key(name, c.getClassLoader());
             if (KNOWN.has(known)) continue;
             Events.classFound(name);
             if (!isMissed(c, name)) KNOWN.add(known);

@@ -145,13 +145,14 @@ final class ClassScan {
         boolean any = false;
         int at = methodsAt + 2;
         for (int i = 0; i < n; i++) {
+            boolean defines = boot && WholeMethods.isDefinition(name, utf(u2(at + 2)));
             int attributes = u2(at + 6);
             at += 8;
             for (int k = 0; k < attributes; k++) {
                 if (utfIs(u2(at), "Code")) {
                     maxLocals[i] = u2(at + 8);
                     length[i] = u4(at + 10);
-                    growth[i] = growth(at + 14, length[i], statics);
+                    growth[i] = defines ? PUT : growth(at + 14, length[i], statics);
                     needs[i] = growth[i] != 0;
                     any |= needs[i];
                 }

@@ -48,11 +48,30 @@ final class WholeMethods {
     /** {@code next}, or what makes a section of the method that is written to it. */
     static MethodVisitor around(MethodVisitor next, String owner, String name, String desc) {
         if (owner.equals("java/lang/Enum") && name.equals("<init>")) return new Made(next);
+        if (isDefinition(owner, name)) return new Defined(next);
         if (!owner.startsWith("java/util/")) return next;
         String whole = owner + "." + name + desc;
         for (int i = 0; i < METHODS.length; i++) if (METHODS[i].equals(whole)) return new Section(next, owner);
         for (int i = 0; i < FIRST.length; i += 2) if (FIRST[i].equals(whole)) return new First(next, FIRST[i + 1]);
         return next;
+    }
+
+    /** Whether the method is the one through which each class passes that a loader other than the boot loader has defined, before anything is done with it. */
+    static boolean isDefinition(String owner, String name) {
+        return name.equals("postDefineClass") && owner.equals("java/lang/ClassLoader");
+    }
+
+    private static final class Defined extends MethodVisitor {
+        Defined(MethodVisitor next) {
+            super(Opcodes.ASM9, next);
+        }
+
+        @Override
+        public void visitCode() {
+            super.visitCode();
+            super.visitVarInsn(Opcodes.ALOAD, 1);
+            super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Enums", "identify", "(Ljava/lang/Class;)V", false);
+        }
     }
 
     private static final class First extends MethodVisitor {

@@ -4,10 +4,10 @@ import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 
 /**
- * Gives enum constants the identity hash that follows from their names, when they are made: so it is the same in every run, and a hash table that has them as
+ * Gives enum constants and classes the identity hash that follows from their names, when they are made: so it is the same in every run, and a hash table that has them as
  * keys, or keys whose hash stems from them, is right in each, whatever library it is of.
  *
- * <p>Always true: a constant that has a hash already keeps it.
+ * <p>Always true: a constant or a class that has a hash already keeps it.
  */
 public final class Enums {
     private Enums() {}
@@ -18,6 +18,11 @@ public final class Enums {
         // A constant with a body has a class of its own, below the enum's.
         Class<?> of = c.getSuperclass() == Enum.class ? c : c.getSuperclass();
         Header.restore(e, hash(of.getName() + ' ' + e.name()));
+    }
+
+    /** When {@code c} has just been defined. To initialise a class the JVM itself asks for its hash. */
+    public static void identify(Class<?> c) {
+        if (!Header.marked(c)) Header.restore(c, hash(c.getName()));
     }
 
     /** The constants of {@code c}, if it is an enum whose initialiser has run before the constructor called {@link #made}. */

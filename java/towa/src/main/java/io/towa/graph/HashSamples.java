@@ -16,12 +16,14 @@ import jdk.internal.misc.Unsafe;
 final class HashSamples {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final int EACH = 8;
-    /** Bins of a table that are looked at for a key. */
+    /** Bins of a table that are looked at: keys of a class that a larger table has behind them only are not asked. */
     private static final int BINS = 64;
     private static final long TABLE = Repairs.offset(HashMap.class, "table");
     private static final long CONCURRENT_TABLE = Repairs.offset(ConcurrentHashMap.class, "table");
 
     private final Map<Class<?>, Integer> asked = new IdentityHashMap<>();
+    /** A class of which enough keys have been asked: most tables have keys of one. */
+    private Class<?> enough;
 
     /** @param tables among them, hash maps of the JDK; those behind a HashSet, too */
     boolean differ(List<Object> tables) {
@@ -38,9 +40,13 @@ final class HashSamples {
     private boolean differs(Object[] bins, boolean concurrent) {
         for (int i = 0; bins != null && i < bins.length && i < BINS; i++) {
             Object key = bins[i] == null ? null : MapRepairs.key(bins[i], concurrent);
-            if (key != null) {
+            if (key != null && key.getClass() != enough) {
                 int times = asked.merge(key.getClass(), 1, Integer::sum);
-                return times <= EACH && MapRepairs.hasOtherHash(bins[i], concurrent);
+                if (times > EACH) {
+                    enough = key.getClass();
+                } else if (MapRepairs.hasOtherHash(bins[i], concurrent)) {
+                    return true;
+                }
             }
         }
         return false;
