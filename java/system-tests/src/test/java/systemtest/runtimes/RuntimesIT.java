@@ -144,6 +144,66 @@ class RuntimesIT {
         run(2, flags, "shop.Main");
     }
 
+    /** The program as a jar: the JVM archives no classes of folders. */
+    private Path programJar() throws Exception {
+        Path jar = folder.resolve("shop.jar");
+        java.util.spi.ToolProvider tool = java.util.spi.ToolProvider.findFirst("jar").orElseThrow();
+        assertEquals(0, tool.run(System.out, System.err, "cf", jar.toString(), "-C", program(false).toString(), "."));
+        return jar;
+    }
+
+    /** A run with the agent that is to make an archive of classes weaves nothing and says so, instead of a crash of the JVM at its end. */
+    @Test
+    void archiveMadeBesideTheAgent() throws Exception {
+        List<String> flags = List.of("-cp", programJar().toString(), agent(Machine.AGENT), "-XX:AOTMode=record",
+            "-XX:AOTConfiguration=" + folder.resolve("configuration"));
+        try (Machine m = Machine.startWithout(flags, "shop.Main", folder.resolve("pool.towa"))) {
+            assertEquals(1, m.exit(), m::toString);
+            m.expect("towa: this run makes an AOT cache or CDS archive");
+            assertTrue(m.lines().stream().anyMatch(l -> l.contains("PoolException: this run makes an AOT cache")), m::toString);
+            assertTrue(Files.notExists(folder.resolve("pool.towa")), "a file was made");
+        }
+    }
+
+    /** As docs/java.md says: classes listed with the agent, the archive made without, with Towa's classes on the boot loader's path. */
+    @Test
+    void archiveUsedWithTheAgent() throws Exception {
+        String jar = programJar().toString();
+        Path list = folder.resolve("shop.classes");
+        Path archive = folder.resolve("shop.jsa");
+        run(1, List.of("-cp", jar, agent(Machine.AGENT), "-XX:DumpLoadedClassList=" + list), "shop.Main");
+        List<String> dump = List.of("-Xshare:dump", "-XX:SharedClassListFile=" + list, "-XX:SharedArchiveFile=" + archive,
+            "-Xbootclasspath/a:" + Machine.AGENT, "--add-modules", "java.instrument", "-cp", jar);
+        try (Machine m = Machine.startWithout(dump, "-version")) {
+            m.succeed();
+        }
+        List<String> use = List.of("-cp", jar, agent(Machine.AGENT), "-XX:SharedArchiveFile=" + archive, "-Xshare:on");
+        run(2, use, "shop.Main");
+        List<String> logged = new ArrayList<>(use);
+        logged.add("-Xlog:class+load");
+        try (Machine m = Machine.startWithout(logged, "shop.Main", folder.resolve("pool.towa")).succeed()) {
+            assertTrue(m.lines().stream().anyMatch(l -> l.contains(" io.towa.agent.Agent source: shared objects file")), m::toString);
+        }
+    }
+
+    /** An archive that was made with towa.jar on the class path has a second copy of the library. */
+    @Test
+    void archiveOfASecondCopy() throws Exception {
+        String path = programJar() + ":" + Machine.AGENT;
+        Path cache = folder.resolve("shop.aot");
+        // Without the agent the program fails; what it had loaded by then is archived.
+        List<String> make = List.of("-cp", path, "-XX:-AOTClassLinking", "-XX:AOTCacheOutput=" + cache);
+        try (Machine m = Machine.startWithout(make, "shop.Main", folder.resolve("pool.towa"))) {
+            assertEquals(1, m.exit(), m::toString);
+            assertTrue(Files.exists(cache), m::toString);
+        }
+        List<String> use = List.of("-cp", path, agent(Machine.AGENT), "-XX:AOTCache=" + cache);
+        try (Machine m = Machine.startWithout(use, "shop.Main", folder.resolve("pool.towa"))) {
+            assertEquals(1, m.exit(), m::toString);
+            m.expect("towa: the archive of classes that this JVM uses");
+        }
+    }
+
     @Test
     void recordedFromTheStart() throws Exception {
         Path recording = folder.resolve("recording.jfr");

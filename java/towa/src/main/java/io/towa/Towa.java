@@ -144,7 +144,9 @@ public final class Towa {
     /** Before anything of the library is touched that needs what the agent opens of the JDK. */
     private static void requireAgent() {
         if (Agent.instrumentation() == null) {
-            throw new PoolException(PoolException.Reason.NO_AGENT, "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
+            throw new PoolException(PoolException.Reason.NO_AGENT, Agent.isIdle()
+                ? "this run makes an AOT cache or CDS archive, so Towa's agent does nothing in it: open pools in other runs"
+                : "Towa's agent is not there: start the program with  java -javaagent:towa.jar ...");
         }
     }
 

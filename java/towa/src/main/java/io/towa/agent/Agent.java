@@ -66,12 +66,20 @@ public final class Agent {
     /** Numbered classes that another agent has changed. */
     private static final LongSet CHANGED = new LongSet();
 
+    /** The agent was started in a run in which it must not weave. */
+    private static boolean idle;
+
     private Agent() {}
 
-    /** Entry from -javaagent:towa.jar[=options]. */
+    /** What {@link Start} runs. */
     public static void premain(String options, Instrumentation inst) throws Exception {
         if (Agent.class.getClassLoader() != null) {
-            HandOver.run(options, inst);
+            try {
+                HandOver.run(options, inst);
+            } catch (IllegalAccessError e) {
+                // Of two loaders, though both are in one jar: this class is from an archive.
+                Archives.refuseCopies();
+            }
             return;
         }
         String unknown = parse(options);
@@ -82,6 +90,9 @@ public final class Agent {
         export(inst);
         platform = ClassLoader.getPlatformClassLoader();
         system = ClassLoader.getSystemClassLoader();
+        idle = Archives.isMaking();
+        if (idle) return;
+        Archives.check(system);
         instrumentation = inst;
         inst.addTransformer(new Transformer(), true);
         // Lambda forms made before a pool is opened stay for ever: their definer must be woven from the start.
@@ -116,6 +127,11 @@ public final class Agent {
     /** null if the program runs without the agent. */
     public static Instrumentation instrumentation() {
         return instrumentation;
+    }
+
+    /** Whether the agent was started, and does nothing because the run makes an archive of classes. */
+    public static boolean isIdle() {
+        return idle;
     }
 
     /** Is every static reference field of application classes a root? */

@@ -9,7 +9,7 @@ import jdk.internal.access.SharedSecrets;
 
 /**
  * The system calls that the JDK has no name for: {@code membarrier}, {@code fallocate}, {@code posix_fadvise}, {@code lseek} to a file's holes, {@code mmap} without
- * a reservation of memory, and locks that belong to the open file.
+ * a reservation of memory, {@code fstatfs}, requests to file systems ({@code ioctl}), and locks that belong to the open file.
  *
  * <p>membarrier(PRIVATE_EXPEDITED): every other thread of the process executes a full fence somewhere between its begin and its end. So
  * a writer that stores, then looks at a mark, needs no fence of its own; who sets the mark calls it. Without it (a kernel before 4.14, or
@@ -19,6 +19,7 @@ public final class SystemCalls {
     private static final long REGISTER = 16;
     private static final long EXPEDITED = 8;
     private static final long READ_WRITE = 3;
+    private static final jdk.internal.misc.Unsafe U = jdk.internal.misc.Unsafe.getUnsafe();
 
     /** For calls that end at once: the thread does not leave Java for them. */
     private static final MethodHandle SHORT;
@@ -27,7 +28,9 @@ public final class SystemCalls {
     private static final long MEMBARRIER;
     private static final long MMAP;
     private static final long MUNMAP;
+    private static final long FSTATFS;
     private static final long FALLOCATE;
+    private static final long IOCTL;
     private static final long FADVISE;
     private static final long LSEEK;
     private static final long FCNTL;
@@ -50,6 +53,8 @@ public final class SystemCalls {
         SIX = linker.downcallHandle(linker.defaultLookup().find("syscall").get(), seven);
         MMAP = x86 ? 9 : 222;
         MUNMAP = x86 ? 11 : 215;
+        FSTATFS = x86 ? 138 : 44;
+        IOCTL = x86 ? 16 : 29;
         LSEEK = x86 ? 8 : 62;
         FCNTL = x86 ? 72 : 25;
         GETPID = x86 ? 39 : 172;
@@ -117,9 +122,83 @@ public final class SystemCalls {
         call(LONG, MUNMAP, address, bytes, 0, 0);
     }
 
-    /** Allocates the file's blocks in this range, so that a store to them cannot fail; false if the file system has no room or cannot. */
+    /** Allocates the file's blocks in this range; false if the file system has no room or cannot. */
     public static boolean allocate(int descriptor, long from, long bytes) {
         return call(LONG, FALLOCATE, descriptor, 0, from, bytes) == 0;
+    }
+
+    /** Gives back the blocks of this range, which reads as zeros afterwards. A file system that cannot does nothing. */
+    public static void punch(int descriptor, long from, long bytes) {
+        long punchAndKeepSize = 3;
+        call(LONG, FALLOCATE, descriptor, punchAndKeepSize, from, bytes);
+    }
+
+    /** Whether the file is in a memory file system (tmpfs, ramfs). */
+    public static boolean isMemory(int descriptor) {
+        // struct statfs has 120 bytes; its first word is the type.
+        long about = U.allocateMemory(256);
+        try {
+            long type = call(LONG, FSTATFS, descriptor, about, 0, 0) == 0 ? U.getLong(about) : 0;
+            return type == 0x01021994L || type == 0x858458f6L;
+        } finally {
+            U.freeMemory(about);
+        }
+    }
+
+    /**
+     * Has a file system that writes to new blocks each time write this file in place; the file must be empty. A file system that does not
+     * know the wish does nothing.
+     */
+    public static void writeInPlace(int descriptor) {
+        long getFlags = 0x80086601L;
+        long setFlags = 0x40086602L;
+        int noCopyOnWrite = 0x800000;
+        long flags = U.allocateMemory(8);
+        try {
+            U.putLong(flags, 0);
+            if (call(LONG, IOCTL, descriptor, getFlags, flags, 0) == 0) {
+                U.putInt(flags, U.getInt(flags) | noCopyOnWrite);
+                call(LONG, IOCTL, descriptor, setFlags, flags, 0);
+            }
+        } finally {
+            U.freeMemory(flags);
+        }
+    }
+
+    /**
+     * The next bytes of the range whose blocks another file has as well.
+     *
+     * @return begin and end; null: there are none, or the file system does not say
+     */
+    public static long[] shared(int descriptor, long from, long to) {
+        long fiemap = 0xc020660bL;
+        int shared = 0x2000;
+        int most = 64;
+        // struct fiemap: u64 start, length; u32 flags, extents found, extents that there is room for, 0; the extents, of 56 bytes each
+        // struct fiemap_extent: u64 place, place on the device, length, 0, 0; u32 flags, 0, 0, 0
+        long map = U.allocateMemory(32 + 56 * most);
+        try {
+            for (long at = from; at < to;) {
+                U.setMemory(map, 32, (byte) 0);
+                U.putLong(map, at);
+                U.putLong(map + 8, to - at);
+                U.putInt(map + 24, most);
+                if (call(LONG, IOCTL, descriptor, fiemap, map, 0) != 0 || U.getInt(map + 20) == 0) {
+                    return null;
+                }
+                for (int i = 0; i < U.getInt(map + 20); i++) {
+                    long extent = map + 32 + 56L * i;
+                    long begin = Math.max(at, U.getLong(extent));
+                    at = U.getLong(extent) + U.getLong(extent + 16);
+                    if ((U.getInt(extent + 40) & shared) != 0 && begin < to) {
+                        return new long[] {begin, at};
+                    }
+                }
+            }
+            return null;
+        } finally {
+            U.freeMemory(map);
+        }
     }
 
     /**
@@ -142,9 +221,8 @@ public final class SystemCalls {
             return -1;
         }
         // The JDK has no accessor for it.
-        jdk.internal.misc.Unsafe u = jdk.internal.misc.Unsafe.getUnsafe();
-        long field = u.objectFieldOffset(sun.nio.ch.FileChannelImpl.class, "fd");
-        return SharedSecrets.getJavaIOFileDescriptorAccess().get((java.io.FileDescriptor) u.getReference(file, field));
+        long field = U.objectFieldOffset(sun.nio.ch.FileChannelImpl.class, "fd");
+        return SharedSecrets.getJavaIOFileDescriptorAccess().get((java.io.FileDescriptor) U.getReference(file, field));
     }
 
     /** Where at or after {@code from} the file's next hole begins, bytes that have no block; -1: nowhere, or the file system does not say. Moves the file's position. */
@@ -185,15 +263,14 @@ public final class SystemCalls {
 
     /** @return the type of lock that the kernel answers with (2: none); null: it refuses */
     private static Short lock(long command, int descriptor) {
-        jdk.internal.misc.Unsafe u = jdk.internal.misc.Unsafe.getUnsafe();
         // struct flock: type u16 (1: for writing), whence u16, start, length (0: to the end) and process
-        long lock = u.allocateMemory(32);
+        long lock = U.allocateMemory(32);
         try {
-            u.setMemory(lock, 32, (byte) 0);
-            u.putShort(lock, (short) 1);
-            return call(LONG, FCNTL, descriptor, command, lock, 0) == 0 ? (Short) u.getShort(lock) : null;
+            U.setMemory(lock, 32, (byte) 0);
+            U.putShort(lock, (short) 1);
+            return call(LONG, FCNTL, descriptor, command, lock, 0) == 0 ? (Short) U.getShort(lock) : null;
         } finally {
-            u.freeMemory(lock);
+            U.freeMemory(lock);
         }
     }
 }

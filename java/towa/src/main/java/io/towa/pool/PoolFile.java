@@ -25,12 +25,10 @@ import jdk.internal.access.SharedSecrets;
  * <p>Creation: superblock "being made", words, sync, superblock "ready". A crash before the last leaves a file that holds nothing, and the
  * next opening makes it anew. Opening: {@link Opening}.
  *
- * <p>What must always hold: no byte below the frontier lacks its block on the disk, so that no store can fail. One process, and one opening in it, has
+ * <p>What must always hold: no store below the frontier can fail for want of room ({@link Room}). One process, and one opening in it, has
  * the lock; the file's name and the log's lead to the files that are open ({@link #requireNames}).
  */
 public final class PoolFile implements AutoCloseable {
-    private static final int ALLOCATE_STEP = 16 << 20;
-
     private final String name;
     /** Where the file is, links followed. */
     private final Path path;
@@ -48,7 +46,7 @@ public final class PoolFile implements AutoCloseable {
     private RedoLog redo;
     /** Address of a mapping that is not the arena's; -1: there is none. */
     private long privately = -1;
-    private long allocatedTo;
+    private final Room room;
     /** A sync failed: what the file shows may not be on the device, and later syncs would not say so. */
     private volatile boolean unsynced;
 
@@ -106,9 +104,8 @@ public final class PoolFile implements AutoCloseable {
             arena = mapped;
             dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
             map(durability);
-            long frontier = Nvm.getLong(Layout.FRONTIER);
-            fillHoles(frontier);
-            allocatedTo = frontier;
+            room = new Room(name, channel);
+            room.open(Nvm.getLong(Layout.FRONTIER));
         } catch (IOException e) {
             letGo(mapped, beside, opened);
             throw new PoolException(Reason.IO, name + ": " + e.getMessage() + " (" + e.getClass().getSimpleName() + ")", e);
@@ -256,7 +253,10 @@ public final class PoolFile implements AutoCloseable {
         s.clean = false;
         // What an interrupted creation left goes; the file shows nothing until the last write.
         channel.truncate(0);
-        fill(0, Layout.HEAP);
+        if (durability == Durability.PROCESS) {
+            Room.writeInPlace(channel);
+        }
+        Room.fill(channel, 0, Layout.HEAP);
         s.write(data);
         ByteBuffer words = ByteBuffer.allocate(80).order(java.nio.ByteOrder.LITTLE_ENDIAN);
         words.putLong(0, Layout.HEAP);
@@ -310,11 +310,20 @@ public final class PoolFile implements AutoCloseable {
             attach(durable, Nvm.DAX);
         } catch (IOException | UnsupportedOperationException e) {
             // Not a DAX mapping: the page cache keeps what a killed process stored.
-            attach(channel.map(FileChannel.MapMode.READ_WRITE, 0, superblock.capacity, arena), Nvm.SHARED);
+            attach(mapShared(), Nvm.SHARED);
         } catch (NoClassDefFoundError e) {
             // What is DAX cannot be told from what is not, and must not pass for less than it is.
             throw new PoolException(Reason.NO_AGENT, "this Java runtime lacks the module jdk.nio.mapmode, which maps durable memory; add it: jlink --add-modules"
                 + " jdk.nio.mapmode, or java --add-modules jdk.nio.mapmode", e);
+        }
+    }
+
+    private MemorySegment mapShared() throws IOException {
+        try {
+            return channel.map(FileChannel.MapMode.READ_WRITE, 0, superblock.capacity, arena);
+        } catch (IOException e) {
+            throw new IOException("a file of its capacity, " + superblock.capacity + " bytes, cannot be mapped here (" + e.getMessage()
+                + "); give a smaller capacity, or raise the limits of this process", e);
         }
     }
 
@@ -323,7 +332,8 @@ public final class PoolFile implements AutoCloseable {
     }
 
     /**
-     * Moves the durable frontier to {@code wanted}, or at least to {@code least}; the blocks up to it are allocated first.
+     * Moves the durable frontier to {@code wanted}, or at least to {@code least}; what a store below it needs of the file system is there
+     * first.
      *
      * @return the new frontier
      */
@@ -332,13 +342,9 @@ public final class PoolFile implements AutoCloseable {
         if (least > end) {
             throw Allocator.full(name, superblock.capacity, least);
         }
-        if (end > allocatedTo) {
+        if (end > Nvm.getLong(Layout.FRONTIER)) {
             requireNames();
-            long to = Math.min(superblock.capacity, Math.max(end, allocatedTo + ALLOCATE_STEP));
-            if (!reserve(allocatedTo, to) && !reserve(allocatedTo, end)) {
-                throw new PoolException(Reason.FULL, name + ": the file system has no room for " + (end - allocatedTo)
-                    + " bytes more; make room and store again");
-            }
+            room.reach(end);
         }
         Nvm.putLongDurably(Layout.FRONTIER, end);
         return end;
@@ -346,56 +352,6 @@ public final class PoolFile implements AutoCloseable {
 
     private int descriptor() throws IOException {
         return SharedSecrets.getJavaIOFileDescriptorAccess().get(file.getFD());
-    }
-
-    private boolean reserve(long from, long to) {
-        int fd;
-        try {
-            fd = descriptor();
-        } catch (IOException e) {
-            return false;
-        }
-        if (!SystemCalls.allocate(fd, from, to - from)) {
-            // A file system without fallocate, or a full one: writing says which.
-            try {
-                fill(from, to);
-            } catch (IOException e) {
-                return false;
-            }
-        }
-        allocatedTo = to;
-        return true;
-    }
-
-    /**
-     * A copy may have come without the blocks of its zeros ({@code cp --sparse}): a store there would need one, and could not say that there is none. (Blocks that
-     * are allocated and were never written look like holes, too; to allocate them again costs next to nothing.)
-     */
-    private void fillHoles(long frontier) throws IOException {
-        int fd = descriptor();
-        long hole = SystemCalls.hole(fd, 0);
-        if (hole < 0 || hole >= frontier || SystemCalls.allocate(fd, hole, frontier - hole)) {
-            return;
-        }
-        try {
-            while (hole >= 0 && hole < frontier) {
-                long data = SystemCalls.data(fd, hole);
-                long end = data < 0 ? frontier : Math.min(frontier, data);
-                fill(hole, end);
-                hole = SystemCalls.hole(fd, end);
-            }
-        } catch (IOException e) {
-            throw new PoolException(Reason.FULL, name + ": the file has holes (a sparse copy?) and the file system has no room for them (" + e.getMessage()
-                + "); make room, or open it elsewhere", e);
-        }
-    }
-
-    private void fill(long from, long to) throws IOException {
-        ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 16);
-        for (long at = from; at < to;) {
-            zeros.clear().limit((int) Math.min(zeros.capacity(), to - at));
-            at += channel.write(zeros, at);
-        }
     }
 
     public String name() {
