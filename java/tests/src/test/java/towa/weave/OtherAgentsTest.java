@@ -90,7 +90,6 @@ class OtherAgentsTest {
             long before = Towa.metrics().stores();
             ((Account) root[0]).add();
             System.out.println("stores " + (Towa.metrics().stores() - before));
-            Runtime.getRuntime().halt(0);
         }
     }
 
