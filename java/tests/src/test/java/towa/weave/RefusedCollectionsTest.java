@@ -5,7 +5,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import io.towa.DurableRoot;
 import io.towa.NotDurableException;
+import io.towa.PoolException;
 import io.towa.Towa;
+import io.towa.TowaOptions;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
@@ -14,6 +16,7 @@ import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.Vector;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.PriorityBlockingQueue;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -38,7 +41,7 @@ class RefusedCollectionsTest {
     static void open() throws Exception {
         file = Files.createTempFile(Files.isDirectory(Path.of("/dev/shm")) ? Path.of("/dev/shm") : Path.of(System.getProperty("java.io.tmpdir")), "towa", ".towa");
         Files.delete(file);
-        Towa.open(file);
+        Towa.open(file, TowaOptions.DEFAULT.withCapacity(64 << 20));
         root = new ArrayList<>();
     }
 
@@ -79,5 +82,22 @@ class RefusedCollectionsTest {
         IdentityHashMap map = durable(new IdentityHashMap<>());
         refused(map, "{}", () -> map.put("key", bad));
         refused(map, "{}", () -> map.put(bad, "value"));
+    }
+
+    /** What reserves a bin for a value that it computes leaves the bin as it was. */
+    @Test
+    void noBinStaysReserved() {
+        ConcurrentHashMap<String, Object> map = durable(new ConcurrentHashMap<>());
+        map.put("there", 1);
+        for (int i = 0; i < 20; i++) {
+            String key = "key " + i;
+            refused(map, "{there=1}", () -> map.computeIfAbsent(key, k -> new Refused()));
+            refused(map, "{there=1}", () -> map.compute(key, (k, v) -> new Refused()));
+            refused(map, "{there=1}", () -> map.merge(key, new Refused(), (v, w) -> w));
+            assertEquals(PoolException.Reason.FULL, assertThrows(PoolException.class, () -> map.computeIfAbsent(key, k -> new long[10_000_000])).reason());
+            map.put(key, i);
+            assertThrows(NotDurableException.class, () -> map.computeIfPresent(key, (k, v) -> new Refused()));
+            assertEquals(i, map.remove(key));
+        }
     }
 }

@@ -183,7 +183,7 @@ public final class Agent {
      * @return whether this thread asks for that class, and this library's transformer, which weaves it, comes later
      */
     static boolean changed(String name, ClassLoader loader) {
-        if (CodeDigest.mayBeNumbered(name)) CHANGED.add(LongSet.key(name, loader));
+        if (NumberedNames.mayBe(name)) CHANGED.add(LongSet.key(name, loader));
         Class<?> c = asked;
         return asker == Thread.currentThread() && c != null && answer == null && c.getClassLoader() == loader && c.getName().replace('.', '/').equals(name);
     }
@@ -195,7 +195,7 @@ public final class Agent {
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
             if (redefined != null && redefined == asked && asker == Thread.currentThread()) answer = bytes;
-            if (redefined == null && CodeDigest.mayBeNumbered(name)) DEFINED.add(definition(name, loader, bytes));
+            if (redefined == null && NumberedNames.mayBe(name)) DEFINED.add(definition(name, loader, bytes));
             if (name.equals(OtherAgents.IMPLEMENTATION)) return OtherAgents.woven(bytes);
             Events.classDefined(name);
             return Skip.reason(name) != null ? null : weave(module, loader, name, bytes, LongSet.key(name, loader));

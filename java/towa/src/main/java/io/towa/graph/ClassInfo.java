@@ -1,7 +1,7 @@
 package io.towa.graph;
 
-import io.towa.agent.CodeDigest;
 import io.towa.agent.FieldIds;
+import io.towa.agent.NumberedNames;
 import io.towa.policy.Canonical;
 import io.towa.policy.Fields;
 import io.towa.policy.Numbered;
@@ -249,7 +249,7 @@ final class ClassInfo {
 
     /** Whether {@link #origin} is worth asking for: the class has a number in its name. */
     boolean mayHaveOrigin() {
-        return form != Layout.FORM_NAMED && CodeDigest.mayBeNumbered(recordType().getName());
+        return form != Layout.FORM_NAMED && NumberedNames.mayBe(recordType().getName());
     }
 
     /** What tells the class from others, where its name has a number from the compiler; else empty. The first call may load classes and stop the program for a moment. */

@@ -2,7 +2,7 @@ package io.towa.graph;
 
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
-import io.towa.agent.CodeDigest;
+import io.towa.agent.NumberedNames;
 import io.towa.barrier.Enums;
 import io.towa.barrier.Header;
 import io.towa.medium.Nvm;
@@ -92,6 +92,15 @@ final class Constants {
                 }
             }
             return U.shouldBeInitialized(type);
+        }
+
+        private boolean holds(Object o) {
+            for (int i = 0; i < offsets.length; i++) {
+                if (U.getReferenceVolatile(bases[i], offsets[i]) == o) {
+                    return true;
+                }
+            }
+            return false;
         }
 
         /** Under the lock. */
@@ -306,13 +315,14 @@ final class Constants {
         }
         String name = name(o);
         int end = name == null ? -1 : name.indexOf('#');
-        if (end < 0 || !CodeDigest.mayBeNumbered(name)) {
+        if (end < 0 || !NumberedNames.mayBe(name)) {
             return null;
         }
         synchronized (HOLDERS) {
-            for (Class<?> c : HOLDERS.keySet()) {
-                if (c.getName().length() == end && name.startsWith(c.getName())) {
-                    return c;
+            for (Holder h : HOLDERS.values()) {
+                // Of several classes of that name, of other loaders, the one that holds it.
+                if (h.type.getName().length() == end && name.startsWith(h.type.getName()) && h.holds(o)) {
+                    return h.type;
                 }
             }
         }

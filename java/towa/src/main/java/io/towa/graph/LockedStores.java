@@ -1,6 +1,8 @@
 package io.towa.graph;
 
+import io.towa.NotDurableException;
 import io.towa.PoolException;
+import io.towa.barrier.UnsafeWrites;
 import io.towa.barrier.WhiteGate;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
@@ -48,6 +50,29 @@ public final class LockedStores {
      */
     @DontInline
     public static int lock(Object o, long offset, Object v) {
+        try {
+            return lockFor(o, offset, v);
+        } catch (NotDurableException | PoolException e) {
+            if (MapRepairs.isReserved(o, offset)) {
+                release(o, offset, e);
+            }
+            throw e;
+        }
+    }
+
+    /**
+     * ConcurrentHashMap.compute and computeIfAbsent reserve an empty bin for what they make, and cannot go on if that is refused: the bin is emptied again, or each later
+     * store to it would fail. The bin is this thread's as long as it is reserved.
+     */
+    private static void release(Object table, long offset, RuntimeException why) {
+        try {
+            UnsafeWrites.putReferenceVolatile(U, table, offset, null);
+        } catch (PoolException e) {
+            why.addSuppressed(e);
+        }
+    }
+
+    private static int lockFor(Object o, long offset, Object v) {
         // For all that comes until unlock: an error in between would leave the gate, or the replica, held for ever.
         Promotion.roomOnStack(ROOM, 0, 0, 0, 0);
         for (boolean tried = false;;) {

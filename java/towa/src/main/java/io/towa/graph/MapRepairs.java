@@ -71,6 +71,15 @@ final class MapRepairs {
         }
     }
 
+    /** Whether {@code o} is the table of a ConcurrentHashMap, and its bin at that offset is reserved for a value that is being computed. */
+    static boolean isReserved(Object o, long offset) {
+        if (o.getClass().getComponentType() != NODE) {
+            return false;
+        }
+        Object bin = U.getReference(o, offset);
+        return bin != null && bin.getClass() == RESERVATION;
+    }
+
     /** Reserved bins, and tree bins, which may be in the midst of a rotation. */
     static boolean isTransient(Class<?> c) {
         return c == RESERVATION || c == TREE_BIN;

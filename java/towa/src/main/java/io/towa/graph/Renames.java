@@ -123,6 +123,6 @@ final class Renames {
     Class<?> load(Records.ClassRecord r) throws ClassNotFoundException {
         String element = element(r.name());
         String now = r.origin().isEmpty() || renamed.containsKey(element) ? null : numbered.name(r);
-        return now == null ? load(r.name()) : Class.forName(replaced(r.name(), element, now), false, loader);
+        return Class.forName(now == null ? name(r.name()) : replaced(r.name(), element, now), false, loader);
     }
 }

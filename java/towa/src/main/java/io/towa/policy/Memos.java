@@ -1,6 +1,5 @@
 package io.towa.policy;
 
-import io.towa.agent.HashMemos;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.reflect.Field;

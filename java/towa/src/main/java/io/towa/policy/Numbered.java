@@ -1,7 +1,7 @@
 package io.towa.policy;
 
 import io.towa.agent.Agent;
-import io.towa.agent.CodeDigest;
+import io.towa.agent.NumberedNames;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
@@ -63,7 +63,7 @@ public final class Numbered {
 
     /** The anonymous or local class that {@code c} is, or is a member of; null: none. */
     private static Class<?> numbered(Class<?> c) {
-        if (!CodeDigest.mayBeNumbered(c.getName())) {
+        if (!NumberedNames.mayBe(c.getName())) {
             return null;
         }
         try {

@@ -1,5 +1,6 @@
-package io.towa.agent;
+package io.towa.policy;
 
+import io.towa.agent.NumberedNames;
 import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.Map;
@@ -21,7 +22,7 @@ import org.objectweb.asm.Type;
  * <p>Always true: the digest does not depend on the numbers that the compiler gave to anonymous and local classes. The class' own name is left out; another numbered
  * class of the same top-level class counts by its own digest.
  */
-public final class CodeDigest {
+final class CodeDigest {
     /** A numbered class that is referred to counts by its digest, those that it refers to by theirs, and the next by their names without the numbers. */
     private static final int LEVELS = 2;
     /** The flags of a class file. Above them ASM has its own, for annotations. */
@@ -49,7 +50,7 @@ public final class CodeDigest {
      * @param digest 64 bits; equal for classes of equal code
      * @param method name and descriptor of the method that the class is declared in; empty: none, as in the initialiser of a field
      */
-    public record Code(long digest, String method) {}
+    record Code(long digest, String method) {}
 
     /**
      * Reads a class file.
@@ -57,24 +58,10 @@ public final class CodeDigest {
      * @param files gives the class file of another class by its internal name; null: there is none
      * @throws RuntimeException the file is damaged, or newer than this library knows
      */
-    public static Code of(byte[] file, Function<String, byte[]> files) {
+    static Code of(byte[] file, Function<String, byte[]> files) {
         CodeDigest d = new CodeDigest(files, new HashMap<>(), LEVELS);
         d.read(file);
         return new Code(d.hash, d.method);
-    }
-
-    /** Whether a class of that internal or binary name may have a number from the compiler: {@code Shop$1}, {@code Shop$1Local}, {@code Shop$1$Member}. */
-    public static boolean mayBeNumbered(String name) {
-        for (int i = name.indexOf('$'); i >= 0 && i + 1 < name.length(); i = name.indexOf('$', i + 1)) {
-            if (isDigit(name.charAt(i + 1))) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    private static boolean isDigit(char c) {
-        return c >= '0' && c <= '9';
     }
 
     private void read(byte[] file) {
@@ -126,7 +113,7 @@ public final class CodeDigest {
             add("^");
             return;
         }
-        if (!mayBeNumbered(c) || !top(c).equals(top(name))) {
+        if (!NumberedNames.mayBe(c) || !top(c).equals(top(name))) {
             add(c);
             return;
         }

@@ -1,4 +1,4 @@
-package io.towa.agent;
+package io.towa.policy;
 
 import java.util.HashSet;
 import java.util.Set;
@@ -16,13 +16,13 @@ import org.objectweb.asm.Opcodes;
  * @param remembered names of fields that hashCode() compares with zero, or copies to compare the copy, and stores
  * @param used names of fields that a method other than hashCode() and equals() reads, or sets to something else than zero
  */
-public record HashMemos(Set<String> remembered, Set<String> used) {
+record HashMemos(Set<String> remembered, Set<String> used) {
     /**
      * Reads a class file.
      *
      * @throws RuntimeException the file is damaged, or newer than this library knows
      */
-    public static HashMemos of(byte[] file) {
+    static HashMemos of(byte[] file) {
         Set<String> tested = new HashSet<>();
         Set<String> remembered = new HashSet<>();
         Set<String> used = new HashSet<>();
