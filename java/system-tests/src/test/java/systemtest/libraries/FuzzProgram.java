@@ -89,7 +89,7 @@ final class FuzzProgram {
         }
 
         private void change(Map<Object, Object> m, int depth) {
-            Object key = m instanceof java.util.EnumMap ? Thread.State.values()[random.nextInt(6)] : FuzzKeys.key(random, m.getClass().getClassLoader() == null);
+            Object key = m instanceof java.util.EnumMap ? Thread.State.values()[random.nextInt(6)] : FuzzKeys.key(random);
             // A two-way map has each value once.
             boolean unique = m instanceof com.google.common.collect.BiMap;
             switch (random.nextInt(8)) {
@@ -114,8 +114,8 @@ final class FuzzProgram {
         private void change(Collection<Object> c, int depth) {
             switch (random.nextInt(7)) {
                 // Sets hold keys: what changes cannot be one.
-                case 0, 1, 2 -> c.add(c instanceof java.util.Set ? FuzzKeys.key(random, c.getClass().getClassLoader() == null) : make(depth + 1));
-                case 3 -> c.remove(FuzzKeys.key(random, true));
+                case 0, 1, 2 -> c.add(c instanceof java.util.Set ? FuzzKeys.key(random) : make(depth + 1));
+                case 3 -> c.remove(FuzzKeys.key(random));
                 case 4, 5 -> within(c, depth);
                 default -> {
                     if (random.nextInt(50) == 0) {

@@ -132,8 +132,6 @@ final class Google {
             }, o -> o.addProperty("b", "x")),
             value("Struct", () -> Struct.newBuilder().putFields("a", Value.newBuilder().setNumberValue(5).build()).build()),
             value("Timestamp", () -> Timestamp.newBuilder().setSeconds(5).build()),
-            of("Timestamp, as a key", java.util.HashMap<Timestamp, Integer>::new, m -> m.put(Timestamp.newBuilder().setSeconds(5).build(), 5), m -> m.merge(
-                Timestamp.newBuilder().setSeconds(5).build(), 2, Integer::sum)),
             value("Timestamp.getDefaultInstance()", Timestamp::getDefaultInstance),
             value("ByteString", () -> ByteString.copyFromUtf8("hello")));
     }

@@ -62,7 +62,7 @@ public final class LockedStores {
 
     /**
      * ConcurrentHashMap.compute and computeIfAbsent reserve an empty bin for what they make, and cannot go on if that is refused: the bin is emptied again, or each later
-     * store to it would fail. The bin is this thread's as long as it is reserved.
+     * store to it would fail.
      */
     private static void release(Object table, long offset, RuntimeException why) {
         try {

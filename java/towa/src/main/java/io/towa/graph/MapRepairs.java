@@ -71,13 +71,13 @@ final class MapRepairs {
         }
     }
 
-    /** Whether {@code o} is the table of a ConcurrentHashMap, and its bin at that offset is reserved for a value that is being computed. */
+    /** Whether {@code o} is the table of a ConcurrentHashMap, and this thread has reserved its bin at that offset for a value that it computes. */
     static boolean isReserved(Object o, long offset) {
         if (o.getClass().getComponentType() != NODE) {
             return false;
         }
         Object bin = U.getReference(o, offset);
-        return bin != null && bin.getClass() == RESERVATION;
+        return bin != null && bin.getClass() == RESERVATION && Thread.holdsLock(bin);
     }
 
     /** Reserved bins, and tree bins, which may be in the midst of a rotation. */
@@ -245,22 +245,6 @@ final class MapRepairs {
     private static Class<?> nodeOf(Map<Object, Object> m) {
         m.put("", "");
         return m.entrySet().iterator().next().getClass();
-    }
-
-    private static final long HASH_NODE_HASH = Repairs.offset(HASH_NODE, "hash");
-    private static final long HASH_NODE_KEY = Repairs.offset(HASH_NODE, "key");
-
-    /** The key of a bin's first entry, of a ConcurrentHashMap or a HashMap; null: it has none there. */
-    static Object key(Object bin, boolean concurrent) {
-        boolean entry = concurrent ? U.getInt(bin, HASH) >= 0 : HASH_NODE.isInstance(bin);
-        return entry ? U.getReference(bin, concurrent ? KEY : HASH_NODE_KEY) : null;
-    }
-
-    /** Whether that key has another hash code now. */
-    static boolean hasOtherHash(Object bin, boolean concurrent) {
-        int saved = U.getInt(bin, concurrent ? HASH : HASH_NODE_HASH);
-        Object key = key(bin, concurrent);
-        return saved != (concurrent ? concurrentHash(key, saved) : hashOf(key, saved));
     }
 
     private void hashMap(HashMap<?, ?> m) {

@@ -68,6 +68,11 @@ final class NumberedClasses {
         }
     }
 
+    /** Whether the pool has an origin for a class of that name. */
+    boolean knows(String name) {
+        return byName.containsKey(Numbered.base(name));
+    }
+
     /** Whether the pool knows a class by that name, outside a class record, that is not quite as it was saved: it, or its name, has changed. */
     boolean isChanged(String name) {
         String base = Numbered.base(name);

@@ -96,7 +96,7 @@ final class Recovery {
             }
         }
         if (whole) {
-            forgetOldClasses(mappings, classes, rewritten);
+            forgetOldClasses(mappings, classes, names, rewritten);
             if (Loads.rehash()) {
                 Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
             }
@@ -148,11 +148,10 @@ final class Recovery {
     }
 
     /** Records of classes as they are no more, and of which the pool has no instance (any more): with them it could not be opened lazily. */
-    private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes, boolean rewritten) {
+    private static void forgetOldClasses(ClassMapping[] mappings, List<Records.ClassRecord> classes, Renames names, boolean rewritten) {
         for (int i = 1; i < mappings.length; i++) {
             ClassMapping m = mappings[i];
-            // That of an anonymous or local class without instances may be there for its Class object.
-            if (m != null && !m.same && (rewritten || !m.reached && m.record.origin().isEmpty())) {
+            if (m != null && !m.same && (rewritten || !m.reached && !names.isUsed(m.record))) {
                 Records.removeClass(m.record);
                 classes.remove(m.record);
             }

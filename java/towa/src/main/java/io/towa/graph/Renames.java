@@ -1,8 +1,11 @@
 package io.towa.graph;
 
+import io.towa.policy.Numbered;
 import io.towa.pool.Records;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * Finds the classes and root fields that a pool names: by {@link io.towa.TowaOptions#renamed}, by the origins of anonymous and local classes, and by the loader of the
@@ -18,6 +21,8 @@ final class Renames {
     private final NumberedClasses numbered;
     /** See {@link #followed}. */
     private volatile boolean followed;
+    /** Saved names of numbered classes that the pool refers to outside a class record; recovery asks in parallel. */
+    private final Set<String> used = ConcurrentHashMap.newKeySet();
 
     Renames(String pool, Map<String, String> renamed, ClassLoader loader, List<Records.ClassRecord> classes) {
         this.renamed = renamed;
@@ -44,20 +49,33 @@ final class Renames {
             return saved;
         }
         int from = saved.indexOf('L') + 1;
-        String was = className(saved);
-        String now = name(was);
+        String now = use(className(saved));
+        return now == null ? null : saved.substring(0, from) + now.replace('.', '/') + ";";
+    }
+
+    /** Today's name of a class that the pool refers to outside a class record; null if that is an anonymous or local one that this program does not have any more. */
+    private String use(String was) {
         if (numbered.name(was) == null && !renamed.containsKey(was)) {
             return null;
         }
+        String now = name(was);
         if (!now.equals(was) || numbered.isChanged(was)) {
             followed = true;
         }
-        return saved.substring(0, from) + now.replace('.', '/') + ";";
+        if (numbered.knows(was)) {
+            used.add(Numbered.base(was));
+        }
+        return now;
     }
 
-    /** Whether a class that is an object of the pool has another name today: until the pool is rewritten, it has to be found by its old one. */
+    /** Whether a class that the pool refers to outside a class record has changed, or has another name today: until the pool is rewritten, it has to be found by its old one. */
     boolean followed() {
         return followed;
+    }
+
+    /** Whether the pool refers to the anonymous or local class of a record outside class records: the record is needed without instances, too. */
+    boolean isUsed(Records.ClassRecord r) {
+        return !r.origin().isEmpty() && used.contains(Numbered.base(element(r.name())));
     }
 
     /** The binary name in the descriptor of a class, or of an array of it. */
@@ -109,12 +127,9 @@ final class Renames {
     }
 
     Class<?> load(String saved) throws ClassNotFoundException {
-        if (numbered.name(element(saved)) == null && !renamed.containsKey(element(saved))) {
+        String now = use(saved);
+        if (now == null) {
             throw new ClassNotFoundException(saved + ": " + LOST);
-        }
-        String now = name(saved);
-        if (!now.equals(saved)) {
-            followed = true;
         }
         return Class.forName(now, false, loader);
     }

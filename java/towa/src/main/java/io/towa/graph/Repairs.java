@@ -65,7 +65,6 @@ final class Repairs {
      * @param gone constants that their enums do not have any more
      */
     void run(boolean rehash, List<RecoveryWorker.Gone> gone) {
-        boolean anew = rehash || new HashSamples().differ(suspects);
         MapRepairs maps = new MapRepairs(this, suspects);
         EnumRepairs enums = new EnumRepairs(this, gone);
         ZoneRepairs zones = new ZoneRepairs(this);
@@ -82,7 +81,7 @@ final class Repairs {
             } else if (ZoneRepairs.isSuspect(o.getClass())) {
                 zones.look(o);
             } else {
-                maps.look(o, anew);
+                maps.look(o, rehash);
             }
         }
         enums.requireRest();

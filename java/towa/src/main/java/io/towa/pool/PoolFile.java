@@ -104,7 +104,7 @@ public final class PoolFile implements AutoCloseable {
             arena = mapped;
             dirty = durability == Durability.POWER ? new DirtyPages(superblock.capacity) : null;
             map(durability);
-            room = new Room(name, channel);
+            room = new Room(name, channel, superblock.capacity);
             room.open(Nvm.getLong(Layout.FRONTIER));
         } catch (IOException e) {
             letGo(mapped, beside, opened);

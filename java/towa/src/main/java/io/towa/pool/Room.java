@@ -33,17 +33,17 @@ final class Room {
     private final String name;
     private final FileChannel channel;
     private final int descriptor;
-    /** Of the file; it does not change while the pool is open. */
-    private final long size;
+    /** Bytes that the heap can have. What the file has behind them is no room: a word that commits write. */
+    private final long capacity;
     private final boolean faults;
     private long allocatedTo;
 
-    /** The file is mapped, has its final size, and {@link Nvm} is attached. */
-    Room(String name, FileChannel channel) throws IOException {
+    /** The file is mapped, has its final size, at least {@code capacity}, and {@link Nvm} is attached. */
+    Room(String name, FileChannel channel, long capacity) throws IOException {
         this.name = name;
         this.channel = channel;
         descriptor = SystemCalls.descriptor(channel);
-        size = channel.size();
+        this.capacity = capacity;
         faults = Nvm.medium() != Nvm.PRIVATE && !SystemCalls.isMemory(descriptor);
     }
 
@@ -63,9 +63,9 @@ final class Room {
         }
     }
 
-    /** The end of the last folio that a store below {@code to} can meet. */
+    /** The end of the last folio that a store below {@code to} can meet, as far as the heap may reach; where a store needs no more than its own block, {@code to}. */
     private long folios(long to) {
-        return Math.min(size, to + Disk.FOLIO - 1 & -Disk.FOLIO);
+        return faults ? Math.min(capacity, to + Disk.FOLIO - 1 & -Disk.FOLIO) : to;
     }
 
     /** When this returns no store below the frontier can fail for want of room. */
@@ -77,25 +77,11 @@ final class Room {
             fillHoles(folios(frontier));
             allocatedTo = folios(frontier);
         } catch (IOException e) {
-            if (faults) {
-                throw holes(e);
-            }
-            openExactly(frontier);
+            // A part of what lies behind the frontier may have been allocated, and there is nothing in it.
+            SystemCalls.punch(descriptor, frontier, folios(frontier) - frontier);
+            throw new PoolException(Reason.FULL, name + ": the file has holes (a sparse copy?) and the file system has no room for them ("
+                + e.getMessage() + "); make room, or open it elsewhere", e);
         }
-    }
-
-    private void openExactly(long frontier) {
-        try {
-            fillHoles(frontier);
-            allocatedTo = frontier;
-        } catch (IOException e) {
-            throw holes(e);
-        }
-    }
-
-    private PoolException holes(IOException e) {
-        return new PoolException(Reason.FULL, name + ": the file has holes (a sparse copy?) and the file system has no room for them ("
-            + e.getMessage() + "); make room, or open it elsewhere", e);
     }
 
     /**
@@ -107,8 +93,8 @@ final class Room {
         if (to <= allocatedTo) {
             return;
         }
-        long ahead = Math.max(to, Math.min(size, allocatedTo + ALLOCATE_STEP));
-        if (!allocate(folios(ahead)) && !allocate(folios(to)) && (faults || !allocate(to))) {
+        long ahead = Math.max(to, Math.min(capacity, allocatedTo + ALLOCATE_STEP));
+        if (!allocate(folios(ahead)) && !allocate(folios(to))) {
             throw new PoolException(Reason.FULL, name + ": the file system has no room for " + (folios(to) - allocatedTo)
                 + " bytes more; make room and store again");
         }

@@ -129,6 +129,32 @@ class RoomTest {
         pool.close();
     }
 
+    /** Commits write a word behind the heap: no growth fills it with zeros, and none that is refused punches it out. */
+    @Test
+    void theWordBehindTheHeapIsLeftAlone() throws Exception {
+        // Its mapping is of the kind that faults.
+        PoolFile pool = open();
+        long capacity = 20 * MEBIBYTE;
+        try (FileChannel f = FileChannel.open(ext4.resolve("q"), StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+            f.write(ByteBuffer.wrap(new byte[] {1, 2, 3, 4, 5, 6, 7, 8}), capacity);
+            Room room = new Room("q", f, capacity);
+            room.open(MEBIBYTE);
+            leave("other", 4 * MEBIBYTE);
+            assertEquals(PoolException.Reason.FULL, assertThrows(PoolException.class, () -> room.reach(capacity)).reason());
+            assertEquals(0x0102030405060708L, word(f, capacity));
+            Files.delete(ext4.resolve("other"));
+            room.reach(capacity);
+            assertEquals(0x0102030405060708L, word(f, capacity));
+        }
+        pool.close();
+    }
+
+    private static long word(FileChannel f, long at) throws IOException {
+        ByteBuffer word = ByteBuffer.allocate(8);
+        f.read(word, at);
+        return word.getLong(0);
+    }
+
     /** A file system, or a limit of the process, that allows no file so large: the message says what is too large. */
     @Test
     void aCapacityThatNoFileMayHave() {
