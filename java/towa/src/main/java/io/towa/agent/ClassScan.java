@@ -143,9 +143,10 @@ final class ClassScan {
         length = new int[n];
         growth = new int[n];
         boolean any = false;
+        boolean definer = boot && name.equals(WholeMethods.DEFINER);
         int at = methodsAt + 2;
         for (int i = 0; i < n; i++) {
-            boolean defines = boot && WholeMethods.isDefinition(name, utf(u2(at + 2)));
+            boolean defines = definer && utfIs(u2(at + 2), WholeMethods.DEFINED);
             int attributes = u2(at + 6);
             at += 8;
             for (int k = 0; k < attributes; k++) {

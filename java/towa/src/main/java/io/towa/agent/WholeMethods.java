@@ -43,22 +43,21 @@ final class WholeMethods {
         "java/util/Vector.addAll(ILjava/util/Collection;)Z", "*2",
     };
 
+    /** The method through which a class passes that a loader has defined from a file, before anything is done with it. */
+    static final String DEFINER = "java/lang/ClassLoader";
+    static final String DEFINED = "postDefineClass";
+
     private WholeMethods() {}
 
     /** {@code next}, or what makes a section of the method that is written to it. */
     static MethodVisitor around(MethodVisitor next, String owner, String name, String desc) {
         if (owner.equals("java/lang/Enum") && name.equals("<init>")) return new Made(next);
-        if (isDefinition(owner, name)) return new Defined(next);
+        if (owner.equals(DEFINER) && name.equals(DEFINED)) return new Defined(next);
         if (!owner.startsWith("java/util/")) return next;
         String whole = owner + "." + name + desc;
         for (int i = 0; i < METHODS.length; i++) if (METHODS[i].equals(whole)) return new Section(next, owner);
         for (int i = 0; i < FIRST.length; i += 2) if (FIRST[i].equals(whole)) return new First(next, FIRST[i + 1]);
         return next;
-    }
-
-    /** Whether the method is the one through which each class passes that a loader other than the boot loader has defined, before anything is done with it. */
-    static boolean isDefinition(String owner, String name) {
-        return name.equals("postDefineClass") && owner.equals("java/lang/ClassLoader");
     }
 
     private static final class Defined extends MethodVisitor {
