@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Random;
 import org.apache.commons.lang3.tuple.Pair;
+import systemtest.harness.Entity;
 
 /** Keys and values of the fuzz, of the JDK and of libraries, and how graphs of them are compared. */
 final class FuzzKeys {
@@ -26,30 +27,6 @@ final class FuzzKeys {
     }
 
     record Name(String first, int number) {}
-
-    /** As persistence frameworks advise. */
-    static final class Entity {
-        final int id;
-
-        Entity(int id) {
-            this.id = id;
-        }
-
-        @Override
-        public int hashCode() {
-            return getClass().hashCode();
-        }
-
-        @Override
-        public boolean equals(Object o) {
-            return o instanceof Entity e && e.id == id;
-        }
-
-        @Override
-        public String toString() {
-            return "entity " + id;
-        }
-    }
 
     static Object key(Random random) {
         int n = random.nextInt(40);

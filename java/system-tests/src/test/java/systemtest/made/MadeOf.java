@@ -20,6 +20,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
+import systemtest.harness.Entity;
 
 /** Stores one object of each kind in one run, and looks at it in the next. Prints a line for each that is another than it was: {@code BAD}. */
 final class MadeOf {
@@ -174,24 +175,6 @@ final class MadeOf {
     }
 
     // ---- keys
-
-    static final class Entity {
-        final int id;
-
-        Entity(int id) {
-            this.id = id;
-        }
-
-        @Override
-        public int hashCode() {
-            return getClass().hashCode();
-        }
-
-        @Override
-        public boolean equals(Object o) {
-            return o instanceof Entity e && e.id == id;
-        }
-    }
 
     enum Colour { RED, GREEN, BLUE, WHITE }
 

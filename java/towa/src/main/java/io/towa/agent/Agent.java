@@ -56,7 +56,7 @@ public final class Agent {
     private static long wovenCount;
     /** Something is, or is about to be, durable: from then on time at the start no longer matters. */
     private static volatile boolean opened;
-    /** Numbered classes, each with the class file that it was defined from. */
+    /** Numbered classes, but for the boot loader's, each with the class file that it was defined from. */
     private static final LongSet DEFINED = new LongSet();
     /** The class whose class file {@link #classFile} asks for, and the file; guarded by {@link #ASKING}. */
     private static final Object ASKING = new Object();
@@ -148,7 +148,7 @@ public final class Agent {
 
     /**
      * Whether {@code c} was defined from that class file: true only if no agent before this one changed it, and nothing has replaced the file since. Always false of classes
-     * that are not numbered, or were loaded before this agent.
+     * that are not numbered, are the boot loader's, or were loaded before this agent.
      */
     public static boolean isDefinedFrom(Class<?> c, byte[] file) {
         return DEFINED.has(definition(c.getName().replace('.', '/'), c.getClassLoader(), file));
@@ -195,7 +195,7 @@ public final class Agent {
         public byte[] transform(Module module, ClassLoader loader, String name, Class<?> redefined, ProtectionDomain domain, byte[] bytes) {
             if (name == null) return null;
             if (redefined != null && redefined == asked && asker == Thread.currentThread()) answer = bytes;
-            if (redefined == null && NumberedNames.mayBe(name)) DEFINED.add(definition(name, loader, bytes));
+            if (redefined == null && loader != null && NumberedNames.mayBe(name)) DEFINED.add(definition(name, loader, bytes));
             if (name.equals(OtherAgents.IMPLEMENTATION)) return OtherAgents.woven(bytes);
             Events.classDefined(name);
             return Skip.reason(name) != null ? null : weave(module, loader, name, bytes, LongSet.key(name, loader));

@@ -191,9 +191,8 @@ final class Constants {
 
     /** Gives the mirror of {@code c} the identity hash that follows from its name, if it has none; whether it has that. */
     static boolean identifyMirror(Class<?> c) {
-        int hash = Enums.hash(c.getName());
-        Header.restore(c, hash);
-        return System.identityHashCode(c) == hash;
+        Enums.identify(c);
+        return System.identityHashCode(c) == Enums.hash(c.getName());
     }
 
     /** Whether the replica at {@code at}, which may be another than the one that {@code o} has, stands for the constant {@code o}. */

@@ -359,10 +359,7 @@ public final class DurableGraph {
      * @param mirrored null: none
      */
     static void prepareMirrored(Class<?> mirrored) {
-        Class<?> of = mirrored;
-        while (of != null && of.isArray()) {
-            of = of.getComponentType();
-        }
+        Class<?> of = mirrored == null ? null : Numbered.element(mirrored);
         if (of != null && Numbered.is(of)) {
             ClassInfo c = ClassInfos.of(of);
             findOrigin(c);

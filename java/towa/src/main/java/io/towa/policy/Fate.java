@@ -72,10 +72,7 @@ public record Fate(Kind kind, String why) {
         if (c.isInterface() && c.isAnnotationPresent(FunctionalInterface.class)) {
             return "by the class of the object in it; " + Policy.LAMBDA;
         }
-        Class<?> of = c;
-        while (of.isArray()) {
-            of = of.getComponentType();
-        }
+        Class<?> of = Numbered.element(c);
         // An interface is abstract, too; so is a primitive type.
         boolean open = Modifier.isAbstract(of.getModifiers()) && !of.isPrimitive() || of == Object.class;
         return open ? "by the class of the object in it" : "";

@@ -1,7 +1,5 @@
 package io.towa.policy;
 
-import java.io.IOException;
-import java.io.InputStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.util.Collections;
@@ -58,9 +56,10 @@ final class Memos {
     }
 
     private static HashMemos read(Class<?> k) {
-        try (InputStream in = k.getClassLoader().getResourceAsStream(k.getName().replace('.', '/') + ".class")) {
-            return in == null ? UNKNOWN : HashMemos.of(in.readAllBytes());
-        } catch (IOException | RuntimeException e) {
+        byte[] file = ClassFiles.read(k.getClassLoader(), k.getName());
+        try {
+            return file == null ? UNKNOWN : HashMemos.of(file);
+        } catch (RuntimeException e) {
             return UNKNOWN;
         }
     }

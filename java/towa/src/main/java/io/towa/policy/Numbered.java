@@ -2,8 +2,6 @@ package io.towa.policy;
 
 import io.towa.agent.Agent;
 import io.towa.agent.NumberedNames;
-import java.io.IOException;
-import java.io.InputStream;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -78,6 +76,15 @@ public final class Numbered {
         }
     }
 
+    /** The class of an array's innermost elements; other classes as they are. */
+    public static Class<?> element(Class<?> c) {
+        Class<?> of = c;
+        while (of.isArray()) {
+            of = of.getComponentType();
+        }
+        return of;
+    }
+
     /** Whether {@code c} is an anonymous or local class, or a member of one. */
     public static boolean is(Class<?> c) {
         return numbered(c) != null;
@@ -85,18 +92,14 @@ public final class Numbered {
 
     /** The origin of {@code c}, of an array's elements; empty for classes whose names say what they are. */
     public static String origin(Class<?> c) {
-        Class<?> of = c;
-        while (of.isArray()) {
-            of = of.getComponentType();
-        }
-        Class<?> k = numbered(of);
+        Class<?> k = numbered(element(c));
         return k == null ? "" : originOf(k);
     }
 
     private static String originOf(Class<?> k) {
         Files files = new Files(k.getClassLoader(), new HashMap<>());
         byte[] file = files.read(k.getName());
-        CodeDigest.Code code = files.code(k.getName());
+        CodeDigest.Code code = files.digest(file);
         Name n = Name.of(k.getName());
         if (code != null && !n.simple.isEmpty() && isOnly(n, code.method(), files)) {
             return UNIQUE + code.method();
@@ -145,14 +148,8 @@ public final class Numbered {
 
     /** Class files as a loader finds them, and what those say that were read. */
     private record Files(ClassLoader loader, Map<String, Optional<CodeDigest.Code>> known) {
-        /** The file of a class by its binary or internal name; null: there is none. */
         byte[] read(String name) {
-            String path = name.replace('.', '/') + ".class";
-            try (InputStream in = loader == null ? ClassLoader.getSystemResourceAsStream(path) : loader.getResourceAsStream(path)) {
-                return in == null ? null : in.readAllBytes();
-            } catch (IOException | RuntimeException e) {
-                return null;
-            }
+            return ClassFiles.read(loader, name);
         }
 
         /** What the file of a class says; null if there is none, or it cannot be read. */
