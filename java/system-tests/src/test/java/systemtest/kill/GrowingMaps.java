@@ -20,6 +20,7 @@ public final class GrowingMaps {
         final TreeMap<Integer, String> tree = new TreeMap<>();
         final Hashtable<Object, String> table = new Hashtable<>();
         final IdentityHashMap<Object, String> identity = new IdentityHashMap<>();
+        final Sizes sizes = new Sizes();
         final Object[] keys = new Object[MOST];
         int counted;
         int removed;
@@ -66,6 +67,7 @@ public final class GrowingMaps {
             g.table.put(key, "b" + i);
             g.identity.put(key, "i" + i);
             g.counted = i + 1;
+            g.sizes.step(i);
             if (i % 3 == 2) {
                 // What is about to go may be there or not.
                 g.removed = i;
@@ -95,6 +97,6 @@ public final class GrowingMaps {
                 return "IdentityHashMap lacks " + i + " of " + g.counted;
             }
         }
-        return null;
+        return g.sizes.check();
     }
 }

@@ -143,17 +143,17 @@ final class ClassScan {
         length = new int[n];
         growth = new int[n];
         boolean any = false;
-        boolean definer = boot && name.equals(WholeMethods.DEFINER);
+        String plain = boot ? WholeMethods.withoutStores(name) : null;
         int at = methodsAt + 2;
         for (int i = 0; i < n; i++) {
-            boolean defines = definer && utfIs(u2(at + 2), WholeMethods.DEFINED);
+            boolean changed = plain != null && utfIs(u2(at + 2), plain);
             int attributes = u2(at + 6);
             at += 8;
             for (int k = 0; k < attributes; k++) {
                 if (utfIs(u2(at), "Code")) {
                     maxLocals[i] = u2(at + 8);
                     length[i] = u4(at + 10);
-                    growth[i] = defines ? PUT : growth(at + 14, length[i], statics);
+                    growth[i] = changed ? PUT : growth(at + 14, length[i], statics);
                     needs[i] = growth[i] != 0;
                     any |= needs[i];
                 }

@@ -25,6 +25,8 @@ final class WholeMethods {
         "java/util/Hashtable.rehash()V",
         "java/util/IdentityHashMap.resize(I)Z",
         "java/util/IdentityHashMap.closeDeletion(I)V",
+        "java/util/ArrayDeque.grow(I)V",
+        "java/util/ArrayDeque.delete(I)Z",
     };
 
     /**
@@ -38,16 +40,24 @@ final class WholeMethods {
         "java/util/PriorityQueue.offer(Ljava/lang/Object;)Z", "1",
         "java/util/concurrent/PriorityBlockingQueue.offer(Ljava/lang/Object;)Z", "1",
         "java/util/IdentityHashMap.put(Ljava/lang/Object;Ljava/lang/Object;)Ljava/lang/Object;", "12",
-        // Collections, whose elements count.
+        // Collections and maps, whose elements count.
         "java/util/ArrayList.addAll(ILjava/util/Collection;)Z", "*2",
         "java/util/Vector.addAll(ILjava/util/Collection;)Z", "*2",
+        "java/util/LinkedList.addAll(ILjava/util/Collection;)Z", "*2",
+        "java/util/TreeMap.addAllForTreeSet(Ljava/util/SortedSet;Ljava/lang/Object;)V", "*1",
+        "java/util/TreeMap.putAll(Ljava/util/Map;)V", "=1",
     };
 
     /** The method through which a class passes that a loader has defined from a file, before anything is done with it. */
-    static final String DEFINER = "java/lang/ClassLoader";
-    static final String DEFINED = "postDefineClass";
+    private static final String DEFINER = "java/lang/ClassLoader";
+    private static final String DEFINED = "postDefineClass";
 
     private WholeMethods() {}
+
+    /** The method of a class that is changed here though it stores nothing itself, or null. */
+    static String withoutStores(String owner) {
+        return owner.equals(DEFINER) ? DEFINED : owner.equals("java/util/TreeMap") ? "addAllForTreeSet" : null;
+    }
 
     /** {@code next}, or what makes a section of the method that is written to it. */
     static MethodVisitor around(MethodVisitor next, String owner, String name, String desc) {
@@ -84,12 +94,13 @@ final class WholeMethods {
         @Override
         public void visitCode() {
             super.visitCode();
-            boolean elements = given.charAt(0) == '*';
-            for (int i = elements ? 1 : 0; i < given.length(); i++) {
+            char of = given.charAt(0);
+            boolean all = of == '*' || of == '=';
+            String type = of == '*' ? "Ljava/util/Collection;" : of == '=' ? "Ljava/util/Map;" : "Ljava/lang/Object;";
+            for (int i = all ? 1 : 0; i < given.length(); i++) {
                 super.visitVarInsn(Opcodes.ALOAD, 0);
                 super.visitVarInsn(Opcodes.ALOAD, given.charAt(i) - '0');
-                super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Whole", elements ? "firstAll" : "first",
-                    elements ? "(Ljava/lang/Object;Ljava/util/Collection;)V" : "(Ljava/lang/Object;Ljava/lang/Object;)V", false);
+                super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/towa/barrier/Whole", all ? "firstAll" : "first", "(Ljava/lang/Object;" + type + ")V", false);
             }
         }
     }

@@ -56,6 +56,8 @@ final class ClassMapping implements Errand {
     boolean isString;
     /** Whether {@link Repairs} looks at the instances. */
     boolean suspect;
+    /** Whether it does where sizes may not be those of the entries. */
+    boolean counted;
     boolean isOnDemand;
 
     private final String pool;
@@ -92,6 +94,7 @@ final class ClassMapping implements Errand {
         isString = type == String.class;
         isOnDemand = type == OnDemand.class;
         suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
+        counted = form == Layout.FORM_OBJECT && CountRepairs.isCounted(type);
         plan(names);
     }
 

@@ -107,6 +107,7 @@ public final class DurableGraph {
             } else {
                 Recovery.recover(file, allocator, classes, how);
             }
+            Loads.sizesMayDiffer();
             committer = Committer.start(file, how);
             active = true;
             if (woven) {
@@ -223,6 +224,9 @@ public final class DurableGraph {
             }
             pool.close();
         } finally {
+            if (!closed) {
+                Loads.sizesMayDiffer();
+            }
             Gate.open();
             if (!closed) {
                 // The last commit failed, and can be tried again. Nothing is lost: the pool is still open.

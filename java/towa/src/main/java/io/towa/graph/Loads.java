@@ -120,11 +120,20 @@ public final class Loads {
         LOCK.unlock();
     }
 
-    /** Before the last commit, the gate shut, no load under way: if everything has come by, no table is stale. */
+    /** Before the last commit, the gate shut, no load under way: if everything has been brought back, no table is stale, and each size that of the entries. */
     static void noteStale() {
-        if (rehash() && allLoaded() && !DurableGraph.hashesVary()) {
+        boolean all = allLoaded();
+        if (rehash() && all && !DurableGraph.hashesVary()) {
             Nvm.putLongDurably(Layout.REHASH, Layout.NONE);
         }
+        if ((all || session.from == null || !session.from.recount()) && !AtWork.anyButThisOne()) {
+            Nvm.putLongDurably(Layout.COUNTS, Layout.NONE);
+        }
+    }
+
+    /** Before anything is stored to what the pool has: until it is closed, a crash may come between an entry and the size of its collection. */
+    static void sizesMayDiffer() {
+        Nvm.putLongDurably(Layout.COUNTS, Layout.STALE);
     }
 
     private static boolean allLoaded() {

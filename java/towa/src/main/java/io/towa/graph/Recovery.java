@@ -65,7 +65,8 @@ final class Recovery {
         Renames names = new Renames(pool.name(), options.renamed(), options.loader(), classes);
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
-        RecoveryWalk walk = new RecoveryWalk(new RecoveryWalk.From(pool.name(), allocator, mappings, names), Loads.possible(mappings), false);
+        RecoveryWalk.From from = new RecoveryWalk.From(pool.name(), allocator, mappings, names, sizesMayDiffer());
+        RecoveryWalk walk = new RecoveryWalk(from, Loads.possible(mappings), false);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
         walkFrom(walk, roots);
@@ -112,6 +113,14 @@ final class Recovery {
         }
     }
 
+    /**
+     * Whether collections may have stored another size than that of their entries: the last run did not end with {@link DurableGraph#close}, or one
+     * before it, and not everything has been brought back since.
+     */
+    static boolean sizesMayDiffer() {
+        return Nvm.getLong(Layout.COUNTS) != Layout.NONE;
+    }
+
     static double lastSeconds() {
         return last.seconds;
     }
@@ -137,7 +146,7 @@ final class Recovery {
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
         Repairs repairs = new Repairs(walk.suspects());
         try {
-            repairs.run(rehash || !walk.rehashed().isEmpty(), walk.gone());
+            repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount() ? walk.frontier / Layout.DATA : 0, walk.gone());
         } catch (PoolException e) {
             throw new PoolException(e.reason(), walk.from.pool() + ": " + e.getMessage(), e);
         } catch (RuntimeException e) {

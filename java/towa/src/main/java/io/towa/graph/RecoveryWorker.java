@@ -348,7 +348,7 @@ final class RecoveryWorker extends Thread {
         if (c.form > Layout.FORM_ARRAY) {
             return o;
         }
-        if (c.suspect) {
+        if (c.suspect || c.counted && walk.from.recount()) {
             suspects.add(o);
         }
         if (c.isOnDemand && walk.lazily) {

@@ -24,13 +24,14 @@ import jdk.internal.misc.Unsafe;
  * <pre>
  *   whole or not at all, by themselves    CopyOnWriteArrayList and -Set, ConcurrentLinkedQueue and -Deque, ConcurrentSkipListMap and -Set, the
  *                                         atomics, ArrayList.add and set at the end of a list (size is stored last)
- *   whole or not at all, healed here      ConcurrentHashMap (resize, first table, reservations, tree bins, count), LinkedBlockingDeque, ArrayBlockingQueue,
- *                                         LinkedBlockingQueue.put
+ *   whole or not at all, healed here      ConcurrentHashMap (resize, first table, reservations, tree bins), LinkedBlockingDeque, ArrayBlockingQueue,
+ *                                         LinkedBlockingQueue.put; an addition or a removal at an end of ArrayDeque and LinkedList
+ *   sizes, after a crash                  {@link CountRepairs}
  *   need Towa.atomically                  HashMap, LinkedHashMap, HashSet, Hashtable, IdentityHashMap: a resize publishes the new table before it has moved the
- *                                         entries, or empties the old one before it publishes: entries not yet moved are lost. Without a
- *                                         resize a put is whole, but size() may be one short.
- *                                         TreeMap, TreeSet (rotations), LinkedList, ArrayDeque (growing), PriorityQueue and PriorityBlockingQueue
- *                                         (sifting), ArrayList and Vector (insertion and removal within), BitSet (more than one word),
+ *                                         entries, or empties the old one before it publishes: entries not yet moved are lost (the agent
+ *                                         makes sections of these methods). Without a resize a put is whole.
+ *                                         TreeMap, TreeSet (rotations: sections, too), PriorityQueue and PriorityBlockingQueue (sifting),
+ *                                         ArrayList, Vector, LinkedList (insertion and removal within), BitSet (more than one word),
  *                                         LinkedBlockingQueue.take (the old head points to itself before the head moves: all but the last element are lost)
  * </pre>
  *
@@ -62,14 +63,20 @@ final class Repairs {
 
     /**
      * @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew
+     * @param most 0, or sizes may not be those of the entries, and no more objects than these are in the pool
      * @param gone constants that their enums do not have any more
      */
-    void run(boolean rehash, List<RecoveryWorker.Gone> gone) {
+    void run(boolean rehash, long most, List<RecoveryWorker.Gone> gone) {
         MapRepairs maps = new MapRepairs(this, suspects);
         EnumRepairs enums = new EnumRepairs(this, gone);
         ZoneRepairs zones = new ZoneRepairs(this);
+        CountRepairs counts = new CountRepairs(this, most);
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
+            if (most > 0) {
+                // Before tables are made anew, which takes the entries by size or by their links.
+                counts.look(o);
+            }
             if (o instanceof LinkedBlockingQueue) {
                 linkedQueue(o);
             } else if (o instanceof LinkedBlockingDeque) {
@@ -81,7 +88,8 @@ final class Repairs {
             } else if (ZoneRepairs.isSuspect(o.getClass())) {
                 zones.look(o);
             } else {
-                maps.look(o, rehash);
+                // A key may have been taken out of an IdentityHashMap and the gap not closed: those behind it would not be found.
+                maps.look(o, rehash || most > 0 && o instanceof IdentityHashMap);
             }
         }
         enums.requireRest();

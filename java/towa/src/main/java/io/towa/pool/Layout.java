@@ -5,7 +5,7 @@ package io.towa.pool;
  *
  * <pre>
  *   0        superblock, slot 0        4096   superblock, slot 1        512   number of the last commit whose pages are here
- *   8192     words, each updated by one aligned store; none of them is ever 0 but the hint
+ *   8192     words, each updated by one aligned store; none of them is ever 0 but the hint and that of sizes
  *   65536    segments of 4096 bytes up to the frontier: records and replicas
  *   capacity number of the last commit whose pages were begun to be written here
  * </pre>
@@ -38,6 +38,8 @@ public final class Layout {
 
     /** Bytes in use after the collector's last cycle; a hint, never written back for its own sake; 0: there was none. */
     public static final long KEPT = 8248;
+    /** {@link #NONE}: each collection's size is that of its entries; anything else, as in older pools: it may not be. */
+    public static final long COUNTS = 8264;
 
     public static final long HEAP = 65536;
     public static final int SEGMENT = 4096;

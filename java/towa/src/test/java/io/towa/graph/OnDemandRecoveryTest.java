@@ -192,9 +192,8 @@ class OnDemandRecoveryTest {
             healthyDeque(healed[1]);
             boolean other = ((OnDemandTest.Item) all[2]).number == 1;
             if (other) {
-                // A map that was healed again would have counted.
-                assertEquals(1000, ((Map<?, ?>) healed[2]).size(), "what the other thread has stored");
-                for (int i : new int[] {0, 3}) {
+                // A map that was healed again would have another; its count would be looked at after any crash.
+                for (int i : new int[] {0, 2, 3}) {
                     assertEquals(64, U.getInt(healed[i], DirectPool.offset(healed[i], "sizeCtl")), "to what was healed first, or last");
                 }
             }
@@ -215,7 +214,7 @@ class OnDemandRecoveryTest {
         healthyDeque(healed[1]);
         healthy(healed[2], 0);
         Thread other = Thread.ofPlatform().start(() -> {
-            DirectPool.set(healed[2], "baseCount", 1000L);
+            DirectPool.set(healed[2], "sizeCtl", 64);
             DirectPool.set(healed[0], "sizeCtl", 64);
             DirectPool.set(healed[3], "sizeCtl", 64);
             // So often that there are images between this and the section's next store.
