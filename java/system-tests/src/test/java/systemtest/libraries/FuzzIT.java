@@ -24,16 +24,27 @@ class FuzzIT {
 
     @Test
     void eachRestartGivesTheGraphOfItsTwin() throws Exception {
+        run(ROUNDS);
+    }
+
+    /** At every other restart the program's own classes are other versions. */
+    @Test
+    void alsoWithChangedClasses() throws Exception {
+        run(ROUNDS / 10, "versions");
+    }
+
+    private void run(int rounds, Object... more) throws Exception {
         Path memory = Path.of("/dev/shm");
         Path pool = Files.createTempDirectory(Files.isWritable(memory) ? memory : folder, "towa-fuzz").resolve("pool.towa");
         String seed = System.getenv().getOrDefault("TOWA_SEED", "1");
         List<String> said = new ArrayList<>();
         List<String> expected = new ArrayList<>();
-        for (int from = 0; from < ROUNDS; from += IN_ONE_JVM) {
-            int to = Math.min(from + IN_ONE_JVM, ROUNDS);
+        for (int from = 0; from < rounds; from += IN_ONE_JVM) {
+            int to = Math.min(from + IN_ONE_JVM, rounds);
             expected.add("rounds " + from + " to " + to);
-            try (Machine m = Machine.start(List.of("-Xmx512m"), "systemtest.libraries.FuzzProgram", pool, seed, String.valueOf(from), String.valueOf(to),
-                String.valueOf(OPERATIONS))) {
+            List<Object> arguments = new ArrayList<>(List.of(pool, seed, String.valueOf(from), String.valueOf(to), String.valueOf(OPERATIONS)));
+            arguments.addAll(List.of(more));
+            try (Machine m = Machine.start(List.of("-Xmx512m"), "systemtest.libraries.FuzzProgram", arguments.toArray())) {
                 m.exit();
                 said.addAll(m.lines().stream().filter(l -> l.startsWith("rounds") || l.startsWith("BROKEN") || l.startsWith("Exception")).toList());
             }

@@ -17,7 +17,15 @@ final class FuzzKeys {
     /** A named class, so that sorted maps can be durable. */
     static final Comparator<Object> ORDER = new ByText();
 
+    /** The program's own; of one version at a time. Without: none. */
+    static FuzzApplication application;
+
     private FuzzKeys() {}
+
+    /** Constants of the enum by which enum maps go. */
+    static Enum<?>[] constants() {
+        return application == null ? Thread.State.values() : application.constants();
+    }
 
     private static final class ByText implements Comparator<Object> {
         @Override
@@ -28,7 +36,16 @@ final class FuzzKeys {
 
     record Name(String first, int number) {}
 
+    /** A text that no other key has: the names of the program's own classes may change, their texts do not. */
+    static String text(Object key) {
+        boolean own = application != null && key.getClass().getClassLoader() == application.getClass().getClassLoader();
+        return own ? "own " + key : key.getClass() + " " + key;
+    }
+
     static Object key(Random random) {
+        if (application != null && random.nextBoolean()) {
+            return application.key(random);
+        }
         int n = random.nextInt(40);
         return switch (random.nextInt(13)) {
             case 0 -> n;

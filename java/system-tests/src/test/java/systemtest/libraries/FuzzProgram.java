@@ -42,7 +42,7 @@ final class FuzzProgram {
         org.eclipse.collections.impl.map.mutable.UnifiedMap::new, org.apache.commons.collections4.map.HashedMap::new,
         org.apache.commons.collections4.map.LinkedMap::new, it.unimi.dsi.fastutil.objects.Object2ObjectOpenHashMap::new,
         it.unimi.dsi.fastutil.objects.Object2ObjectLinkedOpenHashMap::new, gnu.trove.map.hash.THashMap::new,
-        org.agrona.collections.Object2ObjectHashMap::new, org.jctools.maps.NonBlockingHashMap::new, FuzzProgram::enumMap);
+        org.agrona.collections.Object2ObjectHashMap::new, FuzzProgram::nonBlocking, FuzzProgram::enumMap);
     private static final List<Supplier<Collection<Object>>> COLLECTIONS = List.of(ArrayList::new, ArrayDeque::new, HashSet::new, LinkedHashSet::new,
         () -> new TreeSet<>(FuzzKeys.ORDER), ConcurrentLinkedDeque::new, CopyOnWriteArrayList::new, LinkedBlockingDeque::new,
         org.eclipse.collections.impl.list.mutable.FastList::new, org.eclipse.collections.impl.set.mutable.UnifiedSet::new,
@@ -53,7 +53,12 @@ final class FuzzProgram {
 
     @SuppressWarnings({"unchecked", "rawtypes"})
     private static Map<Object, Object> enumMap() {
-        return (Map) new java.util.EnumMap<Thread.State, Object>(Thread.State.class);
+        return (Map) new java.util.EnumMap(FuzzKeys.constants()[0].getDeclaringClass());
+    }
+
+    /** Its iterator asks for each key, so it is refused when a key's hash code changes. */
+    private static Map<Object, Object> nonBlocking() {
+        return FuzzKeys.application == null ? new org.jctools.maps.NonBlockingHashMap<>() : new HashMap<>();
     }
 
     private static Map<Object, Object> treeMap() {
@@ -89,7 +94,7 @@ final class FuzzProgram {
         }
 
         private void change(Map<Object, Object> m, int depth) {
-            Object key = m instanceof java.util.EnumMap ? Thread.State.values()[random.nextInt(6)] : FuzzKeys.key(random);
+            Object key = m instanceof java.util.EnumMap ? FuzzKeys.constants()[random.nextInt(FuzzKeys.constants().length)] : FuzzKeys.key(random);
             // A two-way map has each value once.
             boolean unique = m instanceof com.google.common.collect.BiMap;
             switch (random.nextInt(8)) {
@@ -108,7 +113,7 @@ final class FuzzProgram {
 
         /** A value that no other key has. */
         private static String only(Object key) {
-            return key.getClass() + " " + key;
+            return FuzzKeys.text(key);
         }
 
         private void change(Collection<Object> c, int depth) {
@@ -168,8 +173,17 @@ final class FuzzProgram {
         return twin;
     }
 
-    /** Arguments: pool, seed, first round, round behind the last, operations a round. */
+    /** The classes of this round: the program's keys are of these from now on. */
+    private static TowaOptions next(TowaOptions options, FuzzVersions versions, int round) {
+        String was = versions.of(Math.max(0, round - 1)).thing();
+        FuzzVersions.Version now = versions.of(round);
+        FuzzKeys.application = now.application();
+        return was.equals(now.thing()) ? options.withLoader(now.loader()) : options.withLoader(now.loader()).withRenamed(Map.of(was, now.thing()));
+    }
+
+    /** Arguments: pool, seed, first round, round behind the last, operations a round; "versions": of classes of the program's own, at each round others. */
     public static void main(String[] args) {
+        FuzzVersions versions = args.length > 5 ? new FuzzVersions(Long.parseLong(args[1])) : null;
         long first = Long.parseLong(args[1]);
         int from = Integer.parseInt(args[2]);
         int to = Integer.parseInt(args[3]);
@@ -178,9 +192,9 @@ final class FuzzProgram {
         List<Object> twin = null;
         for (int round = from; round < to; round++) {
             long seed = first + round;
-            Towa.open(Path.of(args[0]), options);
+            Towa.open(Path.of(args[0]), versions == null ? options : next(options, versions, round));
             // Not before: a class whose hash code is asked for before the pool is open cannot get the one that it had.
-            twin = twin == null ? twin(first, from, operations) : twin;
+            twin = twin == null || versions != null ? twin(first, round, operations) : twin;
             if (round % LIFE == 0) {
                 root = graph(seed);
                 twin = graph(seed);

@@ -25,6 +25,9 @@ final class WholeMethods {
         "java/util/Hashtable.rehash()V",
         "java/util/IdentityHashMap.resize(I)Z",
         "java/util/IdentityHashMap.closeDeletion(I)V",
+        "java/util/LinkedList.unlinkFirst(Ljava/util/LinkedList$Node;)Ljava/lang/Object;",
+        "java/util/LinkedList.unlinkLast(Ljava/util/LinkedList$Node;)Ljava/lang/Object;",
+        "java/util/LinkedList.unlink(Ljava/util/LinkedList$Node;)Ljava/lang/Object;",
         "java/util/ArrayDeque.grow(I)V",
         "java/util/ArrayDeque.delete(I)Z",
     };

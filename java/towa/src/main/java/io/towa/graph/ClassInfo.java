@@ -4,6 +4,7 @@ import io.towa.agent.FieldIds;
 import io.towa.agent.NumberedNames;
 import io.towa.policy.Canonical;
 import io.towa.policy.Fields;
+import io.towa.policy.HashCodes;
 import io.towa.policy.Numbered;
 import io.towa.policy.Policy;
 import io.towa.policy.Values;
@@ -55,6 +56,8 @@ final class ClassInfo {
     final boolean hashVaries;
     /** Classes that may yet come to hold constants which instances are. */
     volatile Constants.Holder[] unlearnt = {};
+    /** See {@link #hash}; null: not asked for yet. */
+    private volatile String hash;
     /** See {@link #origin}; null: not asked for yet. */
     private volatile String origin;
     /** Its barriers are on. */
@@ -258,6 +261,21 @@ final class ClassInfo {
         if (known == null) {
             known = mayHaveOrigin() ? Numbered.origin(recordType()) : "";
             origin = known;
+        }
+        return known;
+    }
+
+    /** Whether {@link #hash} is worth asking for: a class that is not the JDK's has the {@code hashCode} of its instances. */
+    boolean hashesItself() {
+        return form == Layout.FORM_OBJECT && refusal == null && Policy.hashesItself(type);
+    }
+
+    /** What tells the class' {@code hashCode} from that of another version; empty: it is the JDK's, or not known. The first call may load classes. */
+    String hash() {
+        String known = hash;
+        if (known == null) {
+            known = hashesItself() ? HashCodes.digest(type) : "";
+            hash = known;
         }
         return known;
     }

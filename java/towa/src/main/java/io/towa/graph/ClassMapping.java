@@ -3,6 +3,7 @@ package io.towa.graph;
 import io.towa.OnDemand;
 import io.towa.PoolException;
 import io.towa.PoolException.Reason;
+import io.towa.policy.HashCodes;
 import io.towa.pool.Layout;
 import io.towa.pool.Records;
 import java.lang.reflect.Modifier;
@@ -58,6 +59,8 @@ final class ClassMapping implements Errand {
     boolean suspect;
     /** Whether it does where sizes may not be those of the entries. */
     boolean counted;
+    /** Whether it is a table of a library's. */
+    boolean library;
     boolean isOnDemand;
 
     private final String pool;
@@ -78,7 +81,7 @@ final class ClassMapping implements Errand {
         }
         info = form == Layout.FORM_NAMED ? DurableGraph.named() : ClassInfos.of(type);
         same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields())
-            && names.isUnchanged(record);
+            && names.isUnchanged(record) && HashCodes.same(record.hash(), record.hash().isEmpty() ? "" : info.hash());
         if (info.refusal != null) {
             fault = changed("cannot be durable: " + info.refusal, null);
             return;
@@ -95,6 +98,7 @@ final class ClassMapping implements Errand {
         isOnDemand = type == OnDemand.class;
         suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
         counted = form == Layout.FORM_OBJECT && CountRepairs.isCounted(type);
+        library = form == Layout.FORM_OBJECT && LibraryTables.isOne(type);
         plan(names);
     }
 

@@ -161,7 +161,7 @@ public final class Collector {
         boolean marked = false;
         try {
             begin();
-            Loads.each(NOT_LOADED);
+            Loads.each(REACH);
             while (take()) {
                 drain();
             }
@@ -297,7 +297,7 @@ public final class Collector {
         }
     }
 
-    private static final Loads.Visitor NOT_LOADED = new Loads.Visitor() {
+    private static final Loads.Visitor REACH = new Loads.Visitor() {
         @Override
         public void position(long at) {
             reach(at);
@@ -368,42 +368,9 @@ public final class Collector {
 
     /** Reaches what the replica at {@code at} refers to. */
     private static void look(long at) {
-        int index = Nvm.getInt(at + Layout.CLASS_INDEX);
-        int[] offsets = layouts.references(index);
-        if (offsets == null) {
-            throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": the object at " + at + " is of class " + index
+        if (!layouts.visit(at, REACH)) {
+            throw new PoolException(Reason.DAMAGED, DurableGraph.pool().name() + ": the object at " + at + " is of class " + Nvm.getInt(at + Layout.CLASS_INDEX)
                 + ", which the pool does not have; restore the file from a copy");
-        }
-        if (offsets == ReplicaLayouts.ALL) {
-            long end = at + Layout.DATA + 8L * Nvm.getInt(at + Layout.LENGTH);
-            for (long slot = at + Layout.DATA; slot < end; slot += 8) {
-                reach(Nvm.getLong(slot));
-            }
-            return;
-        }
-        for (int i = 0; i < offsets.length; i++) {
-            reach(Nvm.getLong(at + offsets[i]));
-        }
-    }
-
-    /** A stack of positions. */
-    private static final class Positions {
-        private long[] values = new long[256];
-        private int size;
-
-        boolean isEmpty() {
-            return size == 0;
-        }
-
-        void push(long v) {
-            if (size == values.length) {
-                values = java.util.Arrays.copyOf(values, 2 * size);
-            }
-            values[size++] = v;
-        }
-
-        long pop() {
-            return values[--size];
         }
     }
 

@@ -47,6 +47,7 @@ final class CountRepairs {
     private static final Class<?> LINKED = EnumRepairs.type("java.util.LinkedHashMap$Entry");
     private static final long LINKED_HEAD = Repairs.offset(LinkedHashMap.class, "head");
     private static final long LINKED_TAIL = Repairs.offset(LinkedHashMap.class, "tail");
+    private static final long LINKED_MODE = Repairs.offset(LinkedHashMap.class, "putMode");
     private static final long LINKED_BEFORE = Repairs.offset(LINKED, "before");
     private static final long LINKED_AFTER = Repairs.offset(LINKED, "after");
 
@@ -116,7 +117,7 @@ final class CountRepairs {
             treeMap(o);
         } else if (o instanceof Hashtable) {
             hashtable(o);
-        } else if (o.getClass() == IdentityHashMap.class) {
+        } else if (o instanceof IdentityHashMap) {
             identityMap(o);
         } else if (o instanceof ConcurrentSkipListMap) {
             skipList(o);
@@ -169,8 +170,12 @@ final class CountRepairs {
         if (n > most) {
             return;
         }
-        if (m instanceof LinkedHashMap && !isLinked(m, n)) {
-            link(m, table);
+        if (m instanceof LinkedHashMap) {
+            if (!isLinked(m, n)) {
+                link(m, table);
+            }
+            // putFirst sets it for a while.
+            repairs.putInt(m, LINKED_MODE, 0);
         }
         repairs.putInt(m, MAP_SIZE, (int) n);
     }
@@ -197,8 +202,8 @@ final class CountRepairs {
                 in.put(e, e);
             }
         }
-        List<Object> all = chain(U.getReference(m, LINKED_HEAD), LINKED_AFTER, in.size() + 1L);
-        all.addAll(chain(U.getReference(m, LINKED_TAIL), LINKED_BEFORE, in.size() + 1L).reversed());
+        List<Object> all = chain(U.getReference(m, LINKED_HEAD), LINKED_AFTER, most);
+        all.addAll(chain(U.getReference(m, LINKED_TAIL), LINKED_BEFORE, most).reversed());
         all.addAll(in.keySet());
         Object before = null;
         for (int i = 0; i < all.size(); i++) {
@@ -274,20 +279,32 @@ final class CountRepairs {
         }
     }
 
-    /** Linked both ways: the way that has more of the nodes is the right one. */
+    /**
+     * Linked both ways. The way from the first node on is right if it leads to the last one: behind that are nodes that were being added. Else a node
+     * was being added at the end, some within, or the list was being cleared: the way back is right, but for a node that is cleared.
+     */
     private void linkedList(Object m) {
         Object first = U.getReference(m, LIST_FIRST);
+        Object last = U.getReference(m, LIST_LAST);
         List<Object> all = chain(first, LIST_NEXT, most);
-        List<Object> back = chain(U.getReference(m, LIST_LAST), LIST_PREV, most);
-        if (all.size() > most || back.size() > most) {
+        if (all.size() > most) {
             return;
         }
-        if (back.size() > all.size()) {
-            // The first node, if it was being removed, has lost its element and its successor.
-            if (first != null && U.getReference(first, LIST_NEXT) == null && U.getReference(first, LIST_ITEM) == null) {
-                back.remove(first);
+        if (last == null || leadsTo(last, all)) {
+            int end = all.size() - 1;
+            if (end > 0 && isCleared(all.get(end), LIST_PREV)) {
+                all.remove(end);
             }
-            all = back.reversed();
+        } else {
+            all = chain(last, LIST_PREV, most);
+            if (all.size() > most) {
+                return;
+            }
+            all = all.reversed();
+            // The only one is the last one, which has no next node anyway; it is cleared, for no way leads to it.
+            if (isCleared(all.getFirst(), LIST_NEXT)) {
+                all.removeFirst();
+            }
         }
         int n = all.size();
         for (int i = 0; i < n; i++) {
@@ -297,6 +314,21 @@ final class CountRepairs {
         repairs.put(m, LIST_FIRST, n == 0 ? null : all.get(0));
         repairs.put(m, LIST_LAST, n == 0 ? null : all.get(n - 1));
         repairs.putInt(m, LIST_SIZE, n);
+    }
+
+    private static boolean leadsTo(Object node, List<Object> all) {
+        // Most often it is the last one.
+        for (int i = all.size() - 1; i >= 0; i--) {
+            if (all.get(i) == node) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Whether a node, which others are linked to, has lost its element and its own link to them. */
+    private static boolean isCleared(Object node, long link) {
+        return U.getReference(node, LIST_ITEM) == null && U.getReference(node, link) == null;
     }
 
     /** @return the nodes that one way of links has, at most {@code most + 1} */
@@ -313,7 +345,7 @@ final class CountRepairs {
     /** The last word in use is not 0, and those behind it are: what a removal left there would come back with the next bit. */
     private void bits(Object o) {
         long[] words = (long[]) U.getReference(o, BITS_WORDS);
-        int n = U.getInt(o, BITS_USED);
+        int n = Math.min(U.getInt(o, BITS_USED), words.length);
         for (int i = n; i < words.length; i++) {
             repairs.putLong(words, U.arrayBaseOffset(long[].class) + 8L * i, 0);
         }

@@ -34,6 +34,10 @@ final class DequeRepairs {
         int head = U.getInt(q, HEAD);
         int tail = U.getInt(q, TAIL);
         int length = items.length;
+        if (head >= length || tail >= length) {
+            // Threads that changed it without its lock.
+            return;
+        }
         int within = head == tail ? full(items, head) : Math.floorMod(tail - head, length);
         int n = 0;
         int first = within;
@@ -43,7 +47,7 @@ final class DequeRepairs {
                 first = i;
             }
         }
-        if (n == length || n < within - first) {
+        if (within == length || n < within - first) {
             rebuild(q, items, head, n);
             return;
         }
@@ -54,13 +58,17 @@ final class DequeRepairs {
         }
     }
 
-    /** @return how many places from the head on are the deque's, if head and tail are the same: all, or none */
+    /**
+     * @return how many places from the head on are the deque's, if head and tail are the same: all, if it is to grow, or has grown and not moved its
+     *     elements; or none
+     */
     private static int full(Object[] items, int head) {
         int n = 0;
         for (int i = 0; i < items.length; i++) {
             n += items[i] == null ? 0 : 1;
         }
-        return n == items.length || n > 0 && n == items.length - 1 && items[head] == null ? items.length : 0;
+        boolean all = items[head] == null ? n == items.length - 1 : n > 1 || items.length == 1;
+        return n > 0 && all ? items.length : 0;
     }
 
     private static int at(int head, int i, int length) {

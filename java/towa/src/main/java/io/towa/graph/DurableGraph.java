@@ -10,6 +10,7 @@ import io.towa.backup.BackupListener;
 import io.towa.barrier.Header;
 import io.towa.events.Events;
 import io.towa.medium.Nvm;
+import io.towa.policy.HashCodes;
 import io.towa.policy.Numbered;
 import io.towa.pool.Allocator;
 import io.towa.pool.Committer;
@@ -104,10 +105,10 @@ public final class DurableGraph {
             }
             if (file.fresh()) {
                 Replicas.reset(0);
+                Loads.doubtSizes();
             } else {
                 Recovery.recover(file, allocator, classes, how);
             }
-            Loads.sizesMayDiffer();
             committer = Committer.start(file, how);
             active = true;
             if (woven) {
@@ -225,7 +226,7 @@ public final class DurableGraph {
             pool.close();
         } finally {
             if (!closed) {
-                Loads.sizesMayDiffer();
+                Loads.doubtSizes();
             }
             Gate.open();
             if (!closed) {
@@ -375,12 +376,13 @@ public final class DurableGraph {
 
     /** Outside the lock, and as code of the program runs inside the gate: loaders of the program are asked, and other agents. */
     private static void findOrigin(ClassInfo c) {
-        if (!c.mayHaveOrigin()) {
+        if (!c.mayHaveOrigin() && !c.hashesItself()) {
             return;
         }
         Gate.enterAgain();
         try {
             c.origin();
+            c.hash();
         } finally {
             Gate.exitAgain();
         }
@@ -389,7 +391,7 @@ public final class DurableGraph {
     private static Records.ClassRecord record(ClassInfo c) {
         Records.ClassRecord same = recordLike(c);
         if (same == null) {
-            same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields(), c.origin());
+            same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields(), c.origin(), c.hash());
             classes.add(same);
         }
         return same;
@@ -411,7 +413,7 @@ public final class DurableGraph {
         for (int i = 0; i < classes.size(); i++) {
             Records.ClassRecord r = classes.get(i);
             boolean same = r.form() == c.form && r.instanceBytes() == c.instanceBytes && r.name().equals(c.recordName()) && r.fields().equals(c.recordFields());
-            if (same && r.origin().equals(c.origin())) {
+            if (same && r.origin().equals(c.origin()) && HashCodes.same(r.hash(), c.hash())) {
                 return r;
             }
         }

@@ -132,7 +132,7 @@ public final class Loads {
     }
 
     /** Before anything is stored to what the pool has: until it is closed, a crash may come between an entry and the size of its collection. */
-    static void sizesMayDiffer() {
+    static void doubtSizes() {
         Nvm.putLongDurably(Layout.COUNTS, Layout.STALE);
     }
 

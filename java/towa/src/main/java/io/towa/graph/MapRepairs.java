@@ -92,7 +92,7 @@ final class MapRepairs {
             hashMap((HashMap<?, ?>) o);
         } else if (rehash && o instanceof Hashtable) {
             hashtable((Hashtable<?, ?>) o);
-        } else if (rehash && o instanceof IdentityHashMap) {
+        } else if (rehash && o.getClass() == IdentityHashMap.class) {
             identity((IdentityHashMap<?, ?>) o);
         } else if (rehash && isImmutable(o.getClass())) {
             immutable(o);
@@ -141,9 +141,11 @@ final class MapRepairs {
     /** Bins of the new table are lists: a later insertion makes trees of those that are long. */
     private void rebuild(Object m, int length, List<Object> entries, boolean rehash) {
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(NODE, length);
+        List<Object> keys = new ArrayList<>();
         for (int i = 0; i < entries.size(); i++) {
             Object from = entries.get(i);
             Object key = U.getReference(from, KEY);
+            keys.add(key);
             int hash = rehash ? concurrentHash(key, U.getInt(from, HASH)) : U.getInt(from, HASH);
             Object n = allocate(NODE);
             U.putInt(n, HASH, hash);
@@ -152,6 +154,7 @@ final class MapRepairs {
             U.putReference(n, NEXT, table[hash & length - 1]);
             table[hash & length - 1] = n;
         }
+        repairs.requireDistinct(m, keys);
         repairs.put(m, NEXT_TABLE, null);
         repairs.put(m, TABLE, table);
         repairs.putInt(m, CONTROL, length - (length >>> 2));
@@ -258,17 +261,25 @@ final class MapRepairs {
         long next = Repairs.offset(HASH_NODE, "next");
         long key = Repairs.offset(HASH_NODE, "key");
         long value = Repairs.offset(HASH_NODE, "value");
+        List<Object> keys = new ArrayList<>();
         if (linked) {
             long after = Repairs.offset(nodeOf(new LinkedHashMap<>()), "after");
             for (Object n = U.getReference(m, Repairs.offset(LinkedHashMap.class, "head")); n != null; n = U.getReference(n, after)) {
+                keys.add(U.getReference(n, key));
                 anew.put(U.getReference(n, key), U.getReference(n, value));
             }
         } else {
             for (int i = 0; i < bins.length; i++) {
                 for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
+                    keys.add(U.getReference(n, key));
                     anew.put(U.getReference(n, key), U.getReference(n, value));
                 }
             }
+        }
+        repairs.requireDistinct(m, keys);
+        if (anew.size() != keys.size()) {
+            // Keys that the program has changed since it put them in. They are as they were.
+            return;
         }
         steal(m, anew, HashMap.class, table, "size", "threshold");
         if (linked) {
@@ -323,14 +334,19 @@ final class MapRepairs {
         long value = Repairs.offset(entry, "value");
         long hash = Repairs.offset(entry, "hash");
         Hashtable<Object, Object> anew = new Hashtable<>(Math.max(11, bins.length));
+        List<Object> keys = new ArrayList<>();
         boolean wrong = false;
         for (int i = 0; i < bins.length; i++) {
             for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
                 wrong |= plainHash(U.getReference(n, key), U.getInt(n, hash)) != U.getInt(n, hash);
+                keys.add(U.getReference(n, key));
                 anew.put(U.getReference(n, key), U.getReference(n, value));
             }
         }
         if (wrong) {
+            repairs.requireDistinct(m, keys);
+        }
+        if (wrong && anew.size() == keys.size()) {
             steal(m, anew, Hashtable.class, table, "count", "threshold");
         }
     }
@@ -357,11 +373,13 @@ final class MapRepairs {
         int step = o.getClass() == SET ? 1 : 2;
         Object[] table = (Object[]) U.getReference(o, field);
         Object[] anew = new Object[table.length];
+        List<Object> keys = new ArrayList<>();
         boolean wrong = false;
         for (int i = 0; i < table.length; i += step) {
             if (table[i] == null) {
                 continue;
             }
+            keys.add(table[i]);
             int at = step * Math.floorMod(plainHash(table[i], 0), table.length / step);
             while (anew[at] != null) {
                 at = (at + step) % table.length;
@@ -372,6 +390,7 @@ final class MapRepairs {
             wrong |= table[i] != null && !found(table, table[i], step);
         }
         if (wrong) {
+            repairs.requireDistinct(o, keys);
             repairs.put(o, field, anew);
         }
     }

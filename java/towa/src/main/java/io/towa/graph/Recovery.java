@@ -65,7 +65,7 @@ final class Recovery {
         Renames names = new Renames(pool.name(), options.renamed(), options.loader(), classes);
         List<Bound> roots = bind(pool.name(), Roots.records(), names);
         ClassMapping[] mappings = map(pool.name(), classes, names);
-        RecoveryWalk.From from = new RecoveryWalk.From(pool.name(), allocator, mappings, names, sizesMayDiffer());
+        RecoveryWalk.From from = new RecoveryWalk.From(pool.name(), allocator, mappings, names, sizesMayDiffer(), evolved(mappings));
         RecoveryWalk walk = new RecoveryWalk(from, Loads.possible(mappings), false);
         adoptRecords(pool.name(), allocator, classes);
         long walkBegin = System.nanoTime();
@@ -76,6 +76,9 @@ final class Recovery {
             initialiseAll(mappings);
         }
         Repairs repairs = repair(walk, Loads.rehash() || changed(mappings));
+        if (changed(mappings)) {
+            LibraryTables.look(pool.name() + ": ", walk.suspects());
+        }
         turnOn(mappings);
         boolean rewritten = changed(mappings) || whole && names.followed();
         if (rewritten) {
@@ -103,6 +106,7 @@ final class Recovery {
             }
         }
         noteHashes(mappings);
+        Loads.doubtSizes();
         Loads.open();
         setFields(roots);
         long end = System.nanoTime();
@@ -144,7 +148,7 @@ final class Recovery {
      * @param rehash hash tables may need to be made anew even if no constant was met that has another identity hash
      */
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
-        Repairs repairs = new Repairs(walk.suspects());
+        Repairs repairs = new Repairs(walk.suspects(), walk.from.evolved());
         try {
             repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount() ? walk.frontier / Layout.DATA : 0, walk.gone());
         } catch (PoolException e) {
@@ -165,6 +169,16 @@ final class Recovery {
                 classes.remove(m.record);
             }
         }
+    }
+
+    /** Whether some class has changed, even if no instance is met. */
+    private static boolean evolved(ClassMapping[] mappings) {
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && !mappings[i].same) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Whether the replicas of some class that was met would not look the same today. */

@@ -26,7 +26,7 @@ import java.util.List;
  */
 final class RecoveryWalk {
     /** What it goes through, and what it needs to know for that. */
-    record From(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, boolean recount) {}
+    record From(String pool, Allocator allocator, ClassMapping[] mappings, Renames names, boolean recount, boolean evolved) {}
 
     final From from;
     /** End of the used part. */

@@ -348,7 +348,7 @@ final class RecoveryWorker extends Thread {
         if (c.form > Layout.FORM_ARRAY) {
             return o;
         }
-        if (c.suspect || c.counted && walk.from.recount()) {
+        if (c.suspect || c.counted && walk.from.recount() || c.library && walk.from.evolved()) {
             suspects.add(o);
         }
         if (c.isOnDemand && walk.lazily) {

@@ -7,6 +7,7 @@ import io.towa.pool.UndoLog;
 import java.util.ArrayList;
 import java.util.Hashtable;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.concurrent.ArrayBlockingQueue;
@@ -25,7 +26,7 @@ import jdk.internal.misc.Unsafe;
  *   whole or not at all, by themselves    CopyOnWriteArrayList and -Set, ConcurrentLinkedQueue and -Deque, ConcurrentSkipListMap and -Set, the
  *                                         atomics, ArrayList.add and set at the end of a list (size is stored last)
  *   whole or not at all, healed here      ConcurrentHashMap (resize, first table, reservations, tree bins), LinkedBlockingDeque, ArrayBlockingQueue,
- *                                         LinkedBlockingQueue.put; an addition or a removal at an end of ArrayDeque and LinkedList
+ *                                         LinkedBlockingQueue.put; an addition or a removal at an end of ArrayDeque; LinkedList, but for clear
  *   sizes, after a crash                  {@link CountRepairs}
  *   need Towa.atomically                  HashMap, LinkedHashMap, HashSet, Hashtable, IdentityHashMap: a resize publishes the new table before it has moved the
  *                                         entries, or empties the old one before it publishes: entries not yet moved are lost (the agent
@@ -48,16 +49,19 @@ final class Repairs {
 
     private final List<Change> changes = new ArrayList<>();
     private final List<Object> suspects;
+    /** Some class has changed: keys that were different may be equal now. */
+    private final boolean evolved;
 
-    Repairs(List<Object> suspects) {
+    Repairs(List<Object> suspects, boolean evolved) {
         this.suspects = suspects;
+        this.evolved = evolved;
     }
 
     /** Whether instances are to be looked at. */
     static boolean suspect(Class<?> c) {
         return ConcurrentHashMap.class.isAssignableFrom(c) || MapRepairs.isTransient(c) || LinkedBlockingQueue.class.isAssignableFrom(c)
             || LinkedBlockingDeque.class.isAssignableFrom(c) || ArrayBlockingQueue.class.isAssignableFrom(c) || HashMap.class.isAssignableFrom(c)
-            || Hashtable.class.isAssignableFrom(c) || c == IdentityHashMap.class
+            || Hashtable.class.isAssignableFrom(c) || IdentityHashMap.class.isAssignableFrom(c)
             || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c) || ZoneRepairs.isSuspect(c);
     }
 
@@ -89,11 +93,31 @@ final class Repairs {
                 zones.look(o);
             } else {
                 // A key may have been taken out of an IdentityHashMap and the gap not closed: those behind it would not be found.
-                maps.look(o, rehash || most > 0 && o instanceof IdentityHashMap);
+                maps.look(o, rehash || most > 0 && o.getClass() == IdentityHashMap.class);
             }
         }
         enums.requireRest();
         zones.calendars();
+    }
+
+    /** Refuses a table of which two keys have become equal since their class has changed: one of the entries would not be found. */
+    void requireDistinct(Object table, List<Object> keys) {
+        if (!evolved) {
+            return;
+        }
+        HashSet<Object> seen = new HashSet<>();
+        for (int i = 0; i < keys.size(); i++) {
+            boolean first;
+            try {
+                first = seen.add(keys.get(i));
+            } catch (RuntimeException e) {
+                // It has no hash code as it is.
+                continue;
+            }
+            if (!first) {
+                throw LibraryTables.refusal("", table, keys.get(i), "two of its keys are equal now");
+            }
+        }
     }
 
     boolean any() {

@@ -1,14 +1,15 @@
 package io.towa.graph;
 
+import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.Records;
 import java.util.Arrays;
 import java.util.List;
 
-/** By index of the class record: how replicas are laid out, as far as the collector needs to know. */
+/** By index of the class record: how replicas are laid out, as far as one needs to know to follow their references. */
 final class ReplicaLayouts {
     /** Of arrays of references, all of whose elements are some. */
-    static final int[] ALL = {};
+    private static final int[] ALL = {};
     private static final int[] NONE = {};
 
     private final Records.ClassRecord[] records;
@@ -42,9 +43,24 @@ final class ReplicaLayouts {
         return n == 0 ? NONE : Arrays.copyOf(offsets, n);
     }
 
-    /** Where a replica of the class with that index has its references, or {@link #ALL}; null if there is no such class. */
-    int[] references(int index) {
-        return index > 0 && index < references.length ? references[index] : null;
+    /** Tells {@code v} what the replica at {@code at} refers to, null too. False: the pool does not have its class. */
+    boolean visit(long at, Loads.Visitor v) {
+        int index = Nvm.getInt(at + Layout.CLASS_INDEX);
+        int[] offsets = index > 0 && index < references.length ? references[index] : null;
+        if (offsets == null) {
+            return false;
+        }
+        if (offsets == ALL) {
+            long end = at + Layout.DATA + 8L * Nvm.getInt(at + Layout.LENGTH);
+            for (long slot = at + Layout.DATA; slot < end; slot += 8) {
+                v.position(Nvm.getLong(slot));
+            }
+            return true;
+        }
+        for (int i = 0; i < offsets.length; i++) {
+            v.position(Nvm.getLong(at + offsets[i]));
+        }
+        return true;
     }
 
     /** Bytes of a replica of the class with that index, whose length field says {@code length}; more than any block has if there is no such class, or no such length. */

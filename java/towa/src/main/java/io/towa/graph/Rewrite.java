@@ -2,6 +2,7 @@ package io.towa.graph;
 
 import io.towa.medium.Nvm;
 import io.towa.pool.Allocator;
+import io.towa.pool.Layout;
 import io.towa.pool.Records;
 import io.towa.pool.UndoLog;
 import java.util.List;
@@ -11,8 +12,9 @@ import java.util.List;
  * then the roots are switched to these.
  *
  * <pre>
- *   marks forgotten; new blocks come from beyond what was used, and are born marked
- *   every root's value is promoted          the old graph is untouched: a crash leaves it, and the new blocks are free
+ *   the old graph is marked, by the classes as they were: also what only a field leads to that is no more
+ *   sweep                                   what is not marked is free
+ *   every root's value is promoted          the old graph is untouched: a crash leaves it, and the new blocks, which are born marked, are free
  *   the values of all roots, one section    a crash leaves the old graph, or the new one
  *   sweep                                   what is not marked is free: the old graph
  * </pre>
@@ -21,14 +23,11 @@ final class Rewrite {
     private Rewrite() {}
 
     static void run(Allocator allocator, List<Records.ClassRecord> classes, List<Recovery.Bound> roots, long objects) {
-        allocator.unmark();
+        markOld(allocator, classes);
+        markRecords(allocator, classes);
+        allocator.sweep();
         allocator.colour(true);
-        for (int i = 0; i < classes.size(); i++) {
-            allocator.mark(classes.get(i).at());
-        }
-        for (int i = 0; i < Roots.records().size(); i++) {
-            allocator.mark(Roots.records().get(i).at());
-        }
+        markRecords(allocator, classes);
         Replicas.reset(objects);
         long[] positions = new long[roots.size()];
         int gate = Gate.enter();
@@ -41,6 +40,34 @@ final class Rewrite {
         }
         switchRoots(roots, positions);
         allocator.sweep();
+    }
+
+    /** Marks all that the pool's roots reach, and nothing else. The pool is of one run, and nobody changes it. */
+    private static void markOld(Allocator allocator, List<Records.ClassRecord> classes) {
+        allocator.unmark();
+        ReplicaLayouts layouts = new ReplicaLayouts(classes);
+        Positions open = new Positions();
+        Loads.Visitor push = open::push;
+        for (int i = 0; i < Roots.records().size(); i++) {
+            open.push(Nvm.getLong(Roots.records().get(i).value()));
+        }
+        while (!open.isEmpty()) {
+            long at = open.pop();
+            // What only a dropped field leads to was not looked at before; if it is damaged, it is not kept.
+            if (at != 0 && allocator.inHeap(at) && allocator.fits(at, layouts.bytes(Nvm.getInt(at + Layout.CLASS_INDEX), Nvm.getInt(at + Layout.LENGTH)))
+                && allocator.mark(at)) {
+                layouts.visit(at, push);
+            }
+        }
+    }
+
+    private static void markRecords(Allocator allocator, List<Records.ClassRecord> classes) {
+        for (int i = 0; i < classes.size(); i++) {
+            allocator.mark(classes.get(i).at());
+        }
+        for (int i = 0; i < Roots.records().size(); i++) {
+            allocator.mark(Roots.records().get(i).at());
+        }
     }
 
     /** The values of all roots, each in the record that its field has now. */

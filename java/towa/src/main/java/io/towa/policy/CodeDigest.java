@@ -1,9 +1,13 @@
 package io.towa.policy;
 
 import io.towa.agent.NumberedNames;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.IdentityHashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Function;
 import org.objectweb.asm.ClassReader;
 import org.objectweb.asm.ClassVisitor;
@@ -37,6 +41,14 @@ final class CodeDigest {
     private String name;
     private long hash = FNV_BASIS;
     private String method = "";
+    /** By name and descriptor; null: not asked for. */
+    private Map<String, Method> methods;
+
+    /** A method's own digest, and the methods of the same class that it calls. */
+    private static final class Method {
+        long digest;
+        final List<String> calls = new ArrayList<>();
+    }
 
     private CodeDigest(Function<String, byte[]> files, Map<String, Long> known, int level) {
         this.files = files;
@@ -62,6 +74,27 @@ final class CodeDigest {
         CodeDigest d = new CodeDigest(files, new HashMap<>(), LEVELS);
         d.read(file);
         return new Code(d.hash, d.method);
+    }
+
+    /** The digest of the method {@code hashCode()} of a class, and of those of the same class that it calls; 0: there is none. */
+    static long ofHashCode(byte[] file) {
+        CodeDigest d = new CodeDigest(name -> null, new HashMap<>(), 0);
+        d.methods = new HashMap<>();
+        d.read(file);
+        d.hash = 0;
+        d.addCalled("hashCode()I", new HashSet<>());
+        d.addCalled("productElement(I)Ljava/lang/Object;", new HashSet<>());
+        return d.hash;
+    }
+
+    private void addCalled(String method, Set<String> met) {
+        Method m = methods.get(method);
+        if (m != null && met.add(method)) {
+            hash = (hash ^ m.digest) * FNV_PRIME;
+            for (int i = 0; i < m.calls.size(); i++) {
+                addCalled(m.calls.get(i), met);
+            }
+        }
     }
 
     private void read(byte[] file) {
@@ -204,15 +237,32 @@ final class CodeDigest {
             add(access & FLAGS);
             addMember(CodeDigest.this.name, name, descriptor);
             add(unnumbered(signature));
-            return new Instructions();
+            if (methods == null) {
+                return new Instructions(null);
+            }
+            hash = FNV_BASIS;
+            Method m = new Method();
+            methods.put(name + descriptor, m);
+            return new Instructions(m);
         }
     }
 
     private final class Instructions extends MethodVisitor {
         private final Map<Label, Integer> labels = new IdentityHashMap<>();
 
-        Instructions() {
+        /** Null: its digest is not asked for. */
+        private final Method of;
+
+        Instructions(Method of) {
             super(Opcodes.ASM9);
+            this.of = of;
+        }
+
+        @Override
+        public void visitEnd() {
+            if (of != null) {
+                of.digest = hash;
+            }
         }
 
         private void add(Label l) {
@@ -264,6 +314,9 @@ final class CodeDigest {
         public void visitMethodInsn(int opcode, String owner, String name, String descriptor, boolean isInterface) {
             add(opcode);
             addMember(owner, name, descriptor);
+            if (of != null && owner.equals(CodeDigest.this.name)) {
+                of.calls.add(name + descriptor);
+            }
         }
 
         @Override
@@ -274,6 +327,9 @@ final class CodeDigest {
             addConstant(bootstrap);
             for (int i = 0; i < arguments.length; i++) {
                 addConstant(arguments[i]);
+                if (of != null && arguments[i] instanceof Handle h && h.getOwner().equals(CodeDigest.this.name)) {
+                    of.calls.add(h.getName() + h.getDesc());
+                }
             }
         }
 

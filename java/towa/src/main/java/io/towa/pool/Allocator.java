@@ -228,8 +228,12 @@ public final class Allocator {
 
     /** Whether a block may begin at {@code at}. */
     public boolean contains(long at) {
-        return at >= Layout.HEAP && at % 16 == 0 && at <= (long) top * Layout.SEGMENT - Layout.DATA
-            && chunk((int) (at / Layout.SEGMENT)).kind[(int) (at / Layout.SEGMENT) & CHUNK - 1] != FREE;
+        return inHeap(at) && !isFree(at);
+    }
+
+    /** Whether there is room for a block at {@code at} below the end of the segments in use. */
+    public boolean inHeap(long at) {
+        return at >= Layout.HEAP && at % 16 == 0 && at <= (long) top * Layout.SEGMENT - Layout.DATA;
     }
 
     /** Whether the segment at {@code at} has no block. */

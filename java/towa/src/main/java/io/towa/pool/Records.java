@@ -23,8 +23,9 @@ public final class Records {
      * A class record.
      *
      * @param origin of a class whose name has a number from the compiler, what tells it from others ({@link io.towa.policy.Numbered}); else empty
+     * @param hash of a class that has an own {@code hashCode}, what tells that from another one ({@link io.towa.policy.HashCodes}); else empty
      */
-    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields, String origin) {
+    public record ClassRecord(long at, int bytes, int index, int form, int instanceBytes, String name, List<Field> fields, String origin, String hash) {
         /** Whether replicas are arrays of references. */
         public boolean hasReferences() {
             return form == Layout.FORM_ARRAY && (name.charAt(1) == 'L' || name.charAt(1) == '[');
@@ -43,21 +44,26 @@ public final class Records {
         }
     }
 
+    /** Between a class record's origin and its hash; no origin has it. */
+    private static final char HASH = '#';
+
     private Records() {}
 
     /** Writes a class record and links it. */
-    public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields, String origin) {
+    public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields, String origin,
+        String hash) {
         Out out = new Out();
         out.u32(index).u32(form).u32(instanceBytes).u32(fields.size()).text(name);
         for (int i = 0; i < fields.size(); i++) {
             Field f = fields.get(i);
             out.u32(f.offset).u32(f.type).text(f.declaring).text(f.name).text(f.descriptor);
         }
-        if (!origin.isEmpty()) {
-            out.text(origin);
+        String tail = hash.isEmpty() ? origin : origin + HASH + hash;
+        if (!tail.isEmpty()) {
+            out.text(tail);
         }
         long at = add(allocator, Layout.CLASSES, Layout.KIND_CLASS, out.bytes(), 0);
-        return new ClassRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, index, form, instanceBytes, name, fields, origin);
+        return new ClassRecord(at, Layout.RECORD_PAYLOAD + out.bytes().length, index, form, instanceBytes, name, fields, origin, hash);
     }
 
     /** Writes a root record with a null value and links it. */
@@ -140,7 +146,10 @@ public final class Records {
             if (index < 1 || form < 0 || form > Layout.FORM_NAMED) {
                 throw damaged(pool, at);
             }
-            all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields, in.isAtEnd() ? "" : in.text()));
+            String tail = in.isAtEnd() ? "" : in.text();
+            int hash = tail.lastIndexOf(HASH);
+            all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields, hash < 0 ? tail : tail.substring(0, hash),
+                hash < 0 ? "" : tail.substring(hash + 1)));
         }
         return all;
     }

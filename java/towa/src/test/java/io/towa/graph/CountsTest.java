@@ -227,6 +227,16 @@ class CountsTest {
         check("skip list", 2, back);
     }
 
+    /** A crash in putFirst: later entries go to the end, as ever. */
+    @Test
+    void theModeOfALinkedMap() throws Exception {
+        LinkedHashMap<Object, Object> m = filled(new LinkedHashMap<>(), 3);
+        U.putInt(m, at(LinkedHashMap.class, "putMode"), 1);
+        Map<Object, Object> back = cast(afterCrash(m));
+        back.put("last", 1);
+        assertEquals("last", new ArrayList<>(back.keySet()).get(3));
+    }
+
     /** An entry of a LinkedHashMap is linked before it is in the table, and taken out of the table before it is unlinked, link by link. */
     @Test
     void linkedMaps() throws Exception {
@@ -266,44 +276,100 @@ class CountsTest {
         }
     }
 
-    /** A list gets an element at either end, or loses one, link by link. */
+    /** A list that a crash left between two links. Removals are sections; older pools may have been left within them. */
     @Test
     void linkedLists() throws Exception {
         Class<?> node = type("LinkedList$Node");
-        for (int n = 0; n < 4; n++) {
-            for (int state = 0; state < 5; state++) {
+        long item = at(node, "item");
+        long next = at(node, "next");
+        long prev = at(node, "prev");
+        long firstAt = at(LinkedList.class, "first");
+        long lastAt = at(LinkedList.class, "last");
+        for (int n = 0; n < 5; n++) {
+            for (int state = 0; state < 12; state++) {
                 LinkedList<Object> q = new LinkedList<>();
                 for (int i = 0; i < n; i++) {
                     q.add("e" + i);
                 }
                 List<Object> expected = new ArrayList<>(q);
-                Object first = U.getReference(q, at(LinkedList.class, "first"));
-                Object last = U.getReference(q, at(LinkedList.class, "last"));
+                Object first = U.getReference(q, firstAt);
+                Object last = U.getReference(q, lastAt);
+                Object second = n > 1 ? U.getReference(first, next) : null;
                 Object x = U.allocateInstance(node);
-                U.putReference(x, at(node, "item"), "new");
-                if (state == 0 || state == 1) {
-                    boolean end = state == 0;
-                    U.putReference(x, at(node, end ? "prev" : "next"), end ? last : first);
-                    U.putReference(q, at(LinkedList.class, end ? "last" : "first"), x);
-                    expected.add(end ? n : 0, "new");
-                } else if (n > 1 && state == 2) {
-                    U.putReference(first, at(node, "item"), null);
-                    U.putReference(first, at(node, "next"), null);
+                U.putReference(x, item, "new");
+                if (state == 0) {
+                    // addLast
+                    U.putReference(x, prev, last);
+                    U.putReference(q, lastAt, x);
+                    expected.add("new");
+                } else if (state == 1) {
+                    // addFirst
+                    U.putReference(x, next, first);
+                    U.putReference(q, firstAt, x);
+                    expected.add(0, "new");
+                } else if (state == 2 && n > 1) {
+                    // add within
+                    U.putReference(x, prev, first);
+                    U.putReference(x, next, second);
+                    U.putReference(second, prev, x);
+                } else if (state < 5 && n > 1) {
+                    // removeFirst
+                    U.putReference(first, item, null);
+                    U.putReference(first, next, null);
+                    U.putReference(q, firstAt, state == 3 ? first : second);
                     expected.remove(0);
-                } else if (n > 1 && state == 3) {
-                    Object second = U.getReference(first, at(node, "next"));
-                    U.putReference(q, at(LinkedList.class, "first"), second);
-                    expected.remove(0);
+                } else if (state < 7 && n > 1) {
+                    // removeLast
+                    Object before = U.getReference(last, prev);
+                    U.putReference(last, item, null);
+                    U.putReference(last, prev, null);
+                    U.putReference(q, lastAt, state == 5 ? last : before);
+                    expected.remove(n - 1);
+                } else if (state == 7 && n > 2) {
+                    // remove within: the second
+                    U.putReference(first, next, U.getReference(second, next));
+                    U.putReference(second, prev, null);
+                    expected.remove(1);
+                } else if (state == 8 || state == 9) {
+                    // addAll of three behind the first, or in front of it
+                    Object at = state == 8 ? first : null;
+                    for (int i = 0; i < 3; i++) {
+                        Object added = U.allocateInstance(node);
+                        U.putReference(added, item, "new" + i);
+                        U.putReference(added, prev, at);
+                        if (at == null) {
+                            U.putReference(q, firstAt, added);
+                        } else {
+                            U.putReference(at, next, added);
+                        }
+                        at = added;
+                    }
+                    if (n == 0 || state == 8 && n == 1) {
+                        expected.addAll(List.of("new0", "new1", "new2"));
+                    }
+                } else if (state > 9 && n > 1) {
+                    // clear, in its midst or at its end
+                    Object e = first;
+                    for (int i = 0; i < (state == 10 ? n - 1 : n); i++) {
+                        Object following = U.getReference(e, next);
+                        U.putReference(e, item, null);
+                        U.putReference(e, next, null);
+                        U.putReference(e, prev, null);
+                        e = following;
+                        expected.remove(0);
+                    }
+                }
+                String what = n + " elements, state " + state;
+                if (state == 8 && n == 0) {
+                    continue;
                 }
                 List<Object> back = cast(afterCrash(q));
-                boolean kept = state == 3 && n > 1 && back.size() == n;
-                if (kept) {
-                    // It is still linked the other way: not gone yet.
-                    expected.add(0, "e0");
-                }
-                check(n + " " + state, expected.size(), back);
-                assertEquals(expected, back, n + " " + state);
-                assertEquals(expected.reversed(), new ArrayList<>(back.reversed()));
+                check(what, expected.size(), back);
+                assertEquals(expected, back, what);
+                assertEquals(expected.reversed(), new ArrayList<>(back.reversed()), what);
+                back.add("more");
+                back.remove("more");
+                check(what, expected.size(), back);
             }
         }
     }
@@ -316,7 +382,7 @@ class CountsTest {
         List<List<Object>> expectations = new ArrayList<>();
         for (int start = 0; start < 18; start++) {
             for (int n = 0; n <= 16; n++) {
-                for (int state = 0; state < 8; state++) {
+                for (int state = 0; state < 9; state++) {
                     ArrayDeque<Object> q = new ArrayDeque<>(16);
                     for (int i = 0; i < start; i++) {
                         q.add("x");
@@ -356,6 +422,14 @@ class CountsTest {
                         Object[] more = new Object[40];
                         System.arraycopy(items, 0, more, 0, items.length);
                         U.putReference(q, at(c, "elements"), more);
+                    } else if (state == 8 && n == 16) {
+                        // the same, of one that is full
+                        items[tail] = "new";
+                        Object[] more = new Object[36];
+                        System.arraycopy(items, 0, more, 0, items.length);
+                        U.putReference(q, at(c, "elements"), more);
+                        U.putInt(q, at(c, "tail"), head);
+                        expected.add("new");
                     }
                     all.add(q);
                     expectations.add(expected);
@@ -393,7 +467,10 @@ class CountsTest {
         BitSet cleared = new BitSet(200);
         cleared.set(150);
         U.putInt(cleared, at(BitSet.class, "wordsInUse"), 2);
-        Object[] back = cast(afterCrash(new Object[] {empty, one, cleared}));
+        // Threads that changed one without a lock: more words in use than there are.
+        BitSet raced = new BitSet(64);
+        U.putInt(raced, at(BitSet.class, "wordsInUse"), 3);
+        Object[] back = cast(afterCrash(new Object[] {empty, one, cleared, raced}));
         ((BitSet) back[2]).set(190);
         assertEquals(1, ((BitSet) back[2]).cardinality());
         assertTrue(((BitSet) back[0]).isEmpty());

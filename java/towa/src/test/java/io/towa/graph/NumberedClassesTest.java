@@ -215,7 +215,7 @@ class NumberedClassesTest {
     }
 
     private static Records.ClassRecord record(int index, ClassLoader l) throws Exception {
-        return new Records.ClassRecord(0, 0, index, 0, 24, "P$1", java.util.List.of(), Numbered.origin(l.loadClass("P$1")));
+        return new Records.ClassRecord(0, 0, index, 0, 24, "P$1", java.util.List.of(), Numbered.origin(l.loadClass("P$1")), "");
     }
 
     @Test
