@@ -1,7 +1,7 @@
 //! A class record's payload: what the class' instances look like in the file; and a root's.
 //!
 //! ```text
-//!   class:  index | form | bytes of an instance | fields | name | field: offset | type | class | name | descriptor ... | origin, if any
+//!   class:  index | form | bytes of an instance | fields | name | field: offset | type | class | name | descriptor ... | origin, # and hash, if any
 //!   root:   value (8 bytes) | class | field | descriptor          str: bytes (4), UTF-8, zeros up to a multiple of 4
 //! ```
 //!
@@ -172,15 +172,20 @@ pub(crate) fn class(bytes: &[u8]) -> Result<Class, Reason> {
     Ok(Class { index, form, instance, name: name.into(), references })
 }
 
-/// Reads and checks the origin of a class that the compiler has numbered: a digest of its code in hexadecimal, or `- ` and the method that a local class is declared in.
+/// Reads and checks what a class record ends with.
+///
+/// First the origin of a class that the compiler has numbered: a digest of its code in hexadecimal, or `- ` and the method that a local class is declared in.
+/// Then, behind a `#`, the digest of the `hashCode` of a class that has its own.
 fn origin(payload: &mut Payload, class: &str) -> Result<(), Reason> {
     if payload.0.len() < 4 || u32_of(payload.0, 0) == 0 {
         return Ok(());
     }
     let text = payload.str()?;
-    let is_digest = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_one = is_digest || text.strip_prefix("- ").is_some_and(|method| !method.is_empty());
-    if is_one { Ok(()) } else { Err(format!("{class} has the origin {text:?}, which is none")) }
+    let (origin, hash) = text.rsplit_once('#').map_or((text, None), |(origin, hash)| (origin, Some(hash)));
+    let is_digest = |text: &str| text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_one = is_digest(origin) || origin.strip_prefix("- ").is_some_and(|method| !method.is_empty());
+    let is_hash = hash.is_none_or(|hash| !hash.is_empty() && is_digest(hash));
+    if is_one && is_hash { Ok(()) } else { Err(format!("{class} has the origin {text:?}, which is none")) }
 }
 
 /// Reads and checks fields; gives those that are references.
@@ -278,10 +283,12 @@ mod tests {
             let mut payload = Payload(&bytes);
             origin(&mut payload, "Shop$1").and_then(|()| payload.end())
         };
-        for good in ["", "9f00c3d", "ffffffffffffffff", "- make()Ljava/lang/Object;"] {
+        for good in
+            ["", "9f00c3d", "ffffffffffffffff", "- make()Ljava/lang/Object;", "#0", "9f00c3d#ffffffffffffffff", "- make()V#1"]
+        {
             read(good).unwrap_or_else(|e| panic!("{good}: {e}"));
         }
-        for bad in ["g", "1ffffffffffffffff", "1 2", "- ", " 1 make()V", "+1"] {
+        for bad in ["g", "1ffffffffffffffff", "1 2", "- ", " 1 make()V", "+1", "#", "1#", "1#g", "1#1ffffffffffffffff", "g#1"] {
             assert!(read(bad).unwrap_err().contains("Shop$1 has the origin"), "{bad}");
         }
     }

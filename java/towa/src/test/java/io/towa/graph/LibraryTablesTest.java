@@ -1,0 +1,164 @@
+package io.towa.graph;
+
+import static io.towa.graph.Versions.get;
+import static io.towa.graph.Versions.make;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.towa.PoolException;
+import io.towa.TowaOptions;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Tables of libraries, whose keys have other hash codes since their classes have changed: they find all of them, or are refused by name. */
+public class LibraryTablesTest {
+    @TempDir
+    Path dir;
+
+    private Versions versions;
+
+    @BeforeEach
+    void none() {
+        versions = new Versions(dir);
+    }
+
+    /** A table of a library's: remembers the hash codes of its keys, and so finds a key itself where it does not find an equal one. */
+    public static class Table extends java.util.AbstractMap<Object, Object> {
+        final Object[] keys = new Object[16];
+        final Object[] values = new Object[16];
+        final int[] hashes = new int[16];
+        int n;
+        /** It cannot change any more. */
+        public boolean fixed;
+        /** Its iterator asks for each key. */
+        public boolean asks;
+
+        private int find(Object k) {
+            int h = k.hashCode();
+            int i = h & 15;
+            while (keys[i] != null && !(keys[i] == k || hashes[i] == h && keys[i].equals(k))) {
+                i = i + 1 & 15;
+            }
+            return i;
+        }
+
+        @Override
+        public Object put(Object k, Object v) {
+            int i = find(k);
+            n += keys[i] == null ? 1 : 0;
+            Object was = values[i];
+            keys[i] = k;
+            hashes[i] = k.hashCode();
+            values[i] = v;
+            return was;
+        }
+
+        @Override
+        public Object get(Object k) {
+            return values[find(k)];
+        }
+
+        @Override
+        public boolean containsKey(Object k) {
+            return keys[find(k)] != null;
+        }
+
+        @Override
+        public void clear() {
+            if (fixed) {
+                throw new UnsupportedOperationException();
+            }
+            Arrays.fill(keys, null);
+            Arrays.fill(values, null);
+            n = 0;
+        }
+
+        @Override
+        public int size() {
+            return n;
+        }
+
+        @Override
+        public java.util.Set<Entry<Object, Object>> entrySet() {
+            java.util.Set<Entry<Object, Object>> all = new java.util.LinkedHashSet<>();
+            for (int i = 0; i < keys.length; i++) {
+                if (keys[i] != null && (!asks || get(keys[i]) != null)) {
+                    all.add(Map.entry(keys[i], values[i]));
+                }
+            }
+            return all;
+        }
+    }
+
+    private static final String TABLE = "io.towa.graph.LibraryTablesTest.Table";
+
+    private static String tables(String record, String of) {
+        return record + " class P { " + TABLE + " t = new " + TABLE + "(), inner = new " + TABLE + "(); { for (int i = 0; i < 9; i++) { t.put(" + of
+            + ", i); inner.put(java.util.List.of(" + of + "), i); } t.put(inner, 7); } int all() { int n = 0; for (int i = 0; i < 9; i++) {"
+            + " if (Integer.valueOf(i).equals(t.get(" + of + "))) n++; if (Integer.valueOf(i).equals(inner.get(java.util.List.of(" + of + ")))) n++; }"
+            + " return n + (t.containsKey(new java.util.HashMap<>(inner)) ? 1 : 0); } }";
+    }
+
+    private static Object call(Object o, String method) throws Exception {
+        var m = o.getClass().getDeclaredMethod(method);
+        m.setAccessible(true);
+        return m.invoke(o);
+    }
+
+    /** Components that change places, and one more of them: other hash codes, also of lists and tables of such keys. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', value = {
+        "record K(int a, String b) { }|new K(i, \"k\" + i)|record K(String b, int a) { }|new K(\"k\" + i, i)",
+        "record K(int a) { }|new K(i)|record K(int a, long more) { }|new K(i, 0)",
+        "record K(int a) { public int hashCode() { return a; } }|new K(i)|record K(int a) { public int hashCode() { return twice(); } int twice() { return 2 * a; } }|new K(i)"})
+    void tablesOfLibrariesAreMadeAnew(String old, String of, String now, String ofNow) throws Exception {
+        Path p = SavedPool.save(make(versions.classes(tables(old, of)), "P"));
+        ClassLoader l = versions.classes(tables(now, ofNow));
+        for (int run = 0; run < 2; run++) {
+            Object o = SavedPool.load(p, TowaOptions.DEFAULT.withLoader(l));
+            assertEquals(19, call(o, "all"));
+            assertEquals(run == 0, Recovery.last().rewritten());
+        }
+    }
+
+    private void refused(String old, String now, String... words) throws Exception {
+        Path p = SavedPool.save(make(versions.classes(old), "P"));
+        byte[] before = EvolutionTest.content(p);
+        PoolException e = assertThrows(PoolException.class, () -> SavedPool.load(p, TowaOptions.DEFAULT.withLoader(versions.classes(now))));
+        assertEquals(PoolException.Reason.CHANGED_CLASS, e.reason(), e.getMessage());
+        for (String w : words) {
+            assertTrue(e.getMessage().contains(w), e.getMessage());
+        }
+        assertTrue(e.getMessage().contains(Table.class.getName()) && e.getMessage().contains("class K") && e.getMessage().contains(p.toString()), e.getMessage());
+        assertArrayEquals(before, EvolutionTest.content(p));
+    }
+
+    @Test
+    void whatCannotBeMadeAnewIsRefused() throws Exception {
+        String fill = " class P { " + TABLE + " t = new " + TABLE + "(); { for (int i = 0; i < 9; i++) t.put(new K(i, i % 2), i); ";
+        String now = "class P { " + TABLE + " t; }";
+        refused("record K(int a, int b) { }" + fill + "} }", "record K(int b) { } " + now, "two of its keys are equal now");
+        refused("record K(int a, int b) { }" + fill + "t.fixed = true; } }", "record K(int b, int a) { } " + now, "UnsupportedOperationException");
+        String hash = "record K(int a, int b) { public int hashCode() { return a; } }";
+        refused(hash + fill + "t.asks = true; } }", hash.replace("return a", "return 31 * a + 5") + now, "does not give all of its entries");
+    }
+
+    /** One that cannot change, and finds its keys, is right. */
+    @Test
+    void whatFindsItsKeysMayBeAsItIs() throws Exception {
+        String k = "record K(int a) { public int hashCode() { return a; } }";
+        Path p = SavedPool.save(make(versions.classes(k + " class P { int n; " + TABLE + " t = new " + TABLE + "(); { t.put(new K(1), 5); t.fixed = true; } }"), "P"));
+        Object o = SavedPool.load(p, TowaOptions.DEFAULT.withLoader(versions.classes(k + " class P { long n; " + TABLE + " t; Object v() { return t.get(new K(1)); } }")));
+        assertTrue(Recovery.last().rewritten());
+        assertEquals(5, call(o, "v"));
+        assertEquals(1, ((Map<?, ?>) get(o, "t")).size());
+    }
+}
