@@ -41,13 +41,16 @@ public class LibraryTablesTest {
         /** Its iterator asks for each key. */
         public boolean asks;
 
+        /** Where a key is, or is to be; -1: nowhere, for it is full. */
         private int find(Object k) {
             int h = k.hashCode();
-            int i = h & 15;
-            while (keys[i] != null && !(keys[i] == k || hashes[i] == h && keys[i].equals(k))) {
-                i = i + 1 & 15;
+            for (int i = 0; i < 16; i++) {
+                int at = h + i & 15;
+                if (keys[at] == null || keys[at] == k || hashes[at] == h && keys[at].equals(k)) {
+                    return at;
+                }
             }
-            return i;
+            return -1;
         }
 
         @Override
@@ -63,12 +66,14 @@ public class LibraryTablesTest {
 
         @Override
         public Object get(Object k) {
-            return values[find(k)];
+            int i = find(k);
+            return i < 0 ? null : values[i];
         }
 
         @Override
         public boolean containsKey(Object k) {
-            return keys[find(k)] != null;
+            int i = find(k);
+            return i >= 0 && keys[i] != null;
         }
 
         @Override
@@ -102,7 +107,7 @@ public class LibraryTablesTest {
 
     private static String tables(String record, String of) {
         return record + " class P { " + TABLE + " t = new " + TABLE + "(), inner = new " + TABLE + "(); { for (int i = 0; i < 14; i++) { t.put(" + of
-            + ", i); inner.put(java.util.List.of(" + of + "), i); } t.put(inner, 7); } int all() { int n = 0; for (int i = 0; i < 14; i++) {"
+            + ", i); inner.put(java.util.List.of(" + of + "), i); } for (int i = 14; i < 16; i++) inner.put(java.util.List.of(" + of + "), i); t.put(inner, 7); } int all() { int n = 0; for (int i = 0; i < 14; i++) {"
             + " if (Integer.valueOf(i).equals(t.get(" + of + "))) n++; if (Integer.valueOf(i).equals(inner.get(java.util.List.of(" + of + ")))) n++; }"
             + " return n + (t.containsKey(new java.util.HashMap<>(inner)) ? 1 : 0); } }";
     }
