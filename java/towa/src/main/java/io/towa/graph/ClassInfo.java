@@ -270,11 +270,12 @@ final class ClassInfo {
         return form == Layout.FORM_OBJECT && refusal == null && Policy.hashesItself(type);
     }
 
-    /** What tells the class' {@code hashCode} from that of another version; empty: it is the JDK's, or not known. The first call may load classes. */
+    /** What tells the class' {@code hashCode} from that of another version; empty: not known, or the class is the JDK's. The first call may load classes. */
     String hash() {
         String known = hash;
         if (known == null) {
-            known = hashesItself() ? HashCodes.digest(type) : "";
+            boolean jdk = form != Layout.FORM_OBJECT || refusal != null || type.getClassLoader() == null;
+            known = jdk ? "" : hashesItself() ? HashCodes.digest(type) : HashCodes.NONE;
             hash = known;
         }
         return known;

@@ -128,6 +128,11 @@ final class ClassMapping implements Errand {
         return initialised;
     }
 
+    /** Whether instances that were met may have another hash code than when they were saved. One of the class {@link Object} follows from the identity, which is kept. */
+    boolean hashChanged() {
+        return reached && !same && form == Layout.FORM_OBJECT && (info.hashesItself() || !record.hash().isEmpty() && !record.hash().equals(HashCodes.NONE));
+    }
+
     /** Before the first instance. */
     void require() {
         if (fault != null) {

@@ -301,8 +301,8 @@ final class CountRepairs {
                 return;
             }
             all = all.reversed();
-            // The only one is the last one, which has no next node anyway; it is cleared, for no way leads to it.
-            if (isCleared(all.getFirst(), LIST_NEXT)) {
+            // A list of one null that is getting another element has more nodes than it says.
+            if (isCleared(all.getFirst(), LIST_NEXT) && all.size() <= U.getInt(m, LIST_SIZE)) {
                 all.removeFirst();
             }
         }

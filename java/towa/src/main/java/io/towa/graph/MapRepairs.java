@@ -241,70 +241,95 @@ final class MapRepairs {
         }
     }
 
-    // ---- rehashing of the others: a new map of the same kind gets the entries, and gives its table
+    // ---- rehashing of the others: the table gets new nodes with the hashes of today, as in a ConcurrentHashMap
 
-    private static final Class<?> HASH_NODE = nodeOf(new HashMap<>());
+    private static final Class<?> HASH_NODE = EnumRepairs.type("java.util.HashMap$Node");
+    private static final Class<?> LINKED_NODE = EnumRepairs.type("java.util.LinkedHashMap$Entry");
+    private static final long MAP_TABLE = Repairs.offset(HashMap.class, "table");
+    private static final long LINKED_HEAD = Repairs.offset(LinkedHashMap.class, "head");
+    private static final long LINKED_TAIL = Repairs.offset(LinkedHashMap.class, "tail");
+    private static final long AFTER = Repairs.offset(LINKED_NODE, "after");
+    private static final long BEFORE = Repairs.offset(LINKED_NODE, "before");
 
-    private static Class<?> nodeOf(Map<Object, Object> m) {
-        m.put("", "");
-        return m.entrySet().iterator().next().getClass();
+    /** A chained table's nodes: their class, and where its fields are. */
+    private record Nodes(Class<?> type, long hash, long key, long value, long next) {
+        Nodes(Class<?> type, Class<?> declaring) {
+            this(type, Repairs.offset(declaring, "hash"), Repairs.offset(declaring, "key"), Repairs.offset(declaring, "value"), Repairs.offset(declaring, "next"));
+        }
+
+        /** All nodes of a table. */
+        List<Object> of(Object[] bins) {
+            List<Object> all = new ArrayList<>();
+            for (int i = 0; i < bins.length; i++) {
+                for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
+                    all.add(n);
+                }
+            }
+            return all;
+        }
+
+        List<Object> keysOf(List<Object> nodes) {
+            List<Object> keys = new ArrayList<>();
+            for (int i = 0; i < nodes.size(); i++) {
+                keys.add(U.getReference(nodes.get(i), key));
+            }
+            return keys;
+        }
+
+        /** A node with the key and the value of another one, in front of the bin {@code at}. */
+        Object add(Object from, int h, Object[] table, int at) {
+            Object n = allocate(type);
+            U.putInt(n, hash, h);
+            U.putReference(n, key, U.getReference(from, key));
+            U.putReference(n, value, U.getReference(from, value));
+            U.putReference(n, next, table[at]);
+            table[at] = n;
+            return n;
+        }
     }
 
+    private static final Nodes HASH_NODES = new Nodes(HASH_NODE, HASH_NODE);
+    private static final Nodes LINKED_NODES = new Nodes(LINKED_NODE, HASH_NODE);
+
     private void hashMap(HashMap<?, ?> m) {
-        long table = Repairs.offset(HashMap.class, "table");
-        Object[] bins = (Object[]) U.getReference(m, table);
+        Object[] bins = (Object[]) U.getReference(m, MAP_TABLE);
         if (bins == null || !hashMapMisplaced(bins)) {
             return;
         }
         boolean linked = m instanceof LinkedHashMap;
-        HashMap<Object, Object> anew = linked ? new LinkedHashMap<>(2 * bins.length) : new HashMap<>(bins.length);
-        long next = Repairs.offset(HASH_NODE, "next");
-        long key = Repairs.offset(HASH_NODE, "key");
-        long value = Repairs.offset(HASH_NODE, "value");
-        List<Object> keys = new ArrayList<>();
-        if (linked) {
-            long after = Repairs.offset(nodeOf(new LinkedHashMap<>()), "after");
-            for (Object n = U.getReference(m, Repairs.offset(LinkedHashMap.class, "head")); n != null; n = U.getReference(n, after)) {
-                keys.add(U.getReference(n, key));
-                anew.put(U.getReference(n, key), U.getReference(n, value));
-            }
-        } else {
-            for (int i = 0; i < bins.length; i++) {
-                for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
-                    keys.add(U.getReference(n, key));
-                    anew.put(U.getReference(n, key), U.getReference(n, value));
+        Nodes nodes = linked ? LINKED_NODES : HASH_NODES;
+        List<Object> all = linked ? new ArrayList<>() : nodes.of(bins);
+        for (Object n = linked ? U.getReference(m, LINKED_HEAD) : null; n != null; n = U.getReference(n, AFTER)) {
+            all.add(n);
+        }
+        repairs.requireDistinct(m, nodes.keysOf(all));
+        Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASH_NODE, bins.length);
+        Object last = null;
+        for (int i = 0; i < all.size(); i++) {
+            Object from = all.get(i);
+            int h = hashOf(U.getReference(from, nodes.key), U.getInt(from, nodes.hash));
+            Object n = nodes.add(from, h, table, h & table.length - 1);
+            if (linked) {
+                U.putReference(n, BEFORE, last);
+                if (last == null) {
+                    repairs.put(m, LINKED_HEAD, n);
+                } else {
+                    U.putReference(last, AFTER, n);
                 }
             }
+            last = n;
         }
-        repairs.requireDistinct(m, keys);
-        if (anew.size() != keys.size()) {
-            // Keys that the program has changed since it put them in. They are as they were.
-            return;
-        }
-        steal(m, anew, HashMap.class, table, "size", "threshold");
+        repairs.put(m, MAP_TABLE, table);
         if (linked) {
-            repairs.put(m, Repairs.offset(LinkedHashMap.class, "head"), U.getReference(anew, Repairs.offset(LinkedHashMap.class, "head")));
-            repairs.put(m, Repairs.offset(LinkedHashMap.class, "tail"), U.getReference(anew, Repairs.offset(LinkedHashMap.class, "tail")));
-        }
-    }
-
-    private void steal(Object m, Object anew, Class<?> c, long table, String... counts) {
-        repairs.put(m, table, U.getReference(anew, table));
-        for (int i = 0; i < counts.length; i++) {
-            long at = Repairs.offset(c, counts[i]);
-            repairs.putInt(m, at, U.getInt(anew, at));
+            repairs.put(m, LINKED_TAIL, last);
         }
     }
 
     private static boolean hashMapMisplaced(Object[] bins) {
-        long next = Repairs.offset(HASH_NODE, "next");
-        long key = Repairs.offset(HASH_NODE, "key");
-        long hash = Repairs.offset(HASH_NODE, "hash");
         for (int i = 0; i < bins.length; i++) {
-            for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
-                Object k = U.getReference(n, key);
-                int h = hashOf(k, U.getInt(n, hash));
-                if (U.getInt(n, hash) != h) {
+            for (Object n = bins[i]; n != null; n = U.getReference(n, HASH_NODES.next)) {
+                int saved = U.getInt(n, HASH_NODES.hash);
+                if (saved != hashOf(U.getReference(n, HASH_NODES.key), saved)) {
                     return true;
                 }
             }
@@ -321,33 +346,29 @@ final class MapRepairs {
         }
     }
 
+    private static final Class<?> HASHTABLE_ENTRY = EnumRepairs.type("java.util.Hashtable$Entry");
+    private static final Nodes HASHTABLE_NODES = new Nodes(HASHTABLE_ENTRY, HASHTABLE_ENTRY);
+    private static final long HASHTABLE_TABLE = Repairs.offset(Hashtable.class, "table");
+
     /** By its own table, whatever a subclass says: Properties keeps its entries elsewhere, and has none. */
     private void hashtable(Hashtable<?, ?> m) {
-        long table = Repairs.offset(Hashtable.class, "table");
-        Object[] bins = (Object[]) U.getReference(m, table);
+        Object[] bins = (Object[]) U.getReference(m, HASHTABLE_TABLE);
         if (bins == null) {
             return;
         }
-        Class<?> entry = bins.getClass().getComponentType();
-        long next = Repairs.offset(entry, "next");
-        long key = Repairs.offset(entry, "key");
-        long value = Repairs.offset(entry, "value");
-        long hash = Repairs.offset(entry, "hash");
-        Hashtable<Object, Object> anew = new Hashtable<>(Math.max(11, bins.length));
-        List<Object> keys = new ArrayList<>();
+        List<Object> all = HASHTABLE_NODES.of(bins);
+        Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASHTABLE_ENTRY, bins.length);
         boolean wrong = false;
-        for (int i = 0; i < bins.length; i++) {
-            for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
-                wrong |= plainHash(U.getReference(n, key), U.getInt(n, hash)) != U.getInt(n, hash);
-                keys.add(U.getReference(n, key));
-                anew.put(U.getReference(n, key), U.getReference(n, value));
-            }
+        for (int i = 0; i < all.size(); i++) {
+            Object from = all.get(i);
+            int saved = U.getInt(from, HASHTABLE_NODES.hash);
+            int h = plainHash(U.getReference(from, HASHTABLE_NODES.key), saved);
+            wrong |= h != saved;
+            HASHTABLE_NODES.add(from, h, table, (h & 0x7fffffff) % table.length);
         }
         if (wrong) {
-            repairs.requireDistinct(m, keys);
-        }
-        if (wrong && anew.size() == keys.size()) {
-            steal(m, anew, Hashtable.class, table, "count", "threshold");
+            repairs.requireDistinct(m, HASHTABLE_NODES.keysOf(all));
+            repairs.put(m, HASHTABLE_TABLE, table);
         }
     }
 
@@ -418,6 +439,9 @@ final class MapRepairs {
         for (Map.Entry<?, ?> e : m.entrySet()) {
             anew.put(e.getKey(), e.getValue());
         }
-        steal(m, anew, IdentityHashMap.class, Repairs.offset(IdentityHashMap.class, "table"), "size");
+        long table = Repairs.offset(IdentityHashMap.class, "table");
+        long size = Repairs.offset(IdentityHashMap.class, "size");
+        repairs.put(m, table, U.getReference(anew, table));
+        repairs.putInt(m, size, U.getInt(anew, size));
     }
 }

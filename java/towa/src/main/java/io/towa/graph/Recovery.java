@@ -77,7 +77,7 @@ final class Recovery {
         }
         Repairs repairs = repair(walk, Loads.rehash() || changed(mappings));
         if (changed(mappings)) {
-            LibraryTables.look(pool.name() + ": ", walk.suspects());
+            LibraryTables.look(pool.name() + ": ", walk.suspects(), new ChangedHashes(mappings));
         }
         turnOn(mappings);
         boolean rewritten = changed(mappings) || whole && names.followed();
@@ -148,7 +148,7 @@ final class Recovery {
      * @param rehash hash tables may need to be made anew even if no constant was met that has another identity hash
      */
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
-        Repairs repairs = new Repairs(walk.suspects(), walk.from.evolved());
+        Repairs repairs = new Repairs(walk.suspects(), new ChangedHashes(walk.from.mappings()));
         try {
             repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount() ? walk.frontier / Layout.DATA : 0, walk.gone());
         } catch (PoolException e) {

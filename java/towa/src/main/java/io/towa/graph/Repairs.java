@@ -49,12 +49,11 @@ final class Repairs {
 
     private final List<Change> changes = new ArrayList<>();
     private final List<Object> suspects;
-    /** Some class has changed: keys that were different may be equal now. */
-    private final boolean evolved;
+    private final ChangedHashes changed;
 
-    Repairs(List<Object> suspects, boolean evolved) {
+    Repairs(List<Object> suspects, ChangedHashes changed) {
         this.suspects = suspects;
-        this.evolved = evolved;
+        this.changed = changed;
     }
 
     /** Whether instances are to be looked at. */
@@ -102,7 +101,7 @@ final class Repairs {
 
     /** Refuses a table of which two keys have become equal since their class has changed: one of the entries would not be found. */
     void requireDistinct(Object table, List<Object> keys) {
-        if (!evolved) {
+        if (!changed.any()) {
             return;
         }
         HashSet<Object> seen = new HashSet<>();
@@ -114,7 +113,8 @@ final class Repairs {
                 // It has no hash code as it is.
                 continue;
             }
-            if (!first) {
+            // Others were equal before: the program has changed them since it put them in.
+            if (!first && changed.within(keys.get(i))) {
                 throw LibraryTables.refusal("", table, keys.get(i), "two of its keys are equal now");
             }
         }

@@ -44,11 +44,14 @@ final class CodeDigest {
     /** By name and descriptor; null: not asked for. */
     private Map<String, Method> methods;
 
-    /** A method's own digest, and the methods of the same class that it calls. */
+    /** A method's own digest, and what it calls. */
     private static final class Method {
         long digest;
-        final List<String> calls = new ArrayList<>();
+        final List<Call> calls = new ArrayList<>();
     }
+
+    /** @param exact the method of that class, whatever a class below it has */
+    private record Call(String owner, String method, boolean exact) {}
 
     private CodeDigest(Function<String, byte[]> files, Map<String, Long> known, int level) {
         this.files = files;
@@ -76,25 +79,46 @@ final class CodeDigest {
         return new Code(d.hash, d.method);
     }
 
-    /** The digest of the method {@code hashCode()} of a class, and of those of the same class that it calls; 0: there is none. */
-    static long ofHashCode(byte[] file) {
-        CodeDigest d = new CodeDigest(name -> null, new HashMap<>(), 0);
-        d.methods = new HashMap<>();
-        d.read(file);
-        d.hash = 0;
-        d.addCalled("hashCode()I", new HashSet<>());
-        d.addCalled("productElement(I)Ljava/lang/Object;", new HashSet<>());
-        return d.hash;
+    /**
+     * The digest of the method {@code hashCode()} of a class, and of those that it calls, as far as they are of the class or of those above it.
+     *
+     * @param chain the class file of the class, and of those above it that are not the JDK's
+     * @return 0: there is none
+     */
+    static long ofHashCode(List<byte[]> chain) {
+        List<CodeDigest> classes = new ArrayList<>();
+        for (int i = 0; i < chain.size(); i++) {
+            CodeDigest d = new CodeDigest(name -> null, new HashMap<>(), 0);
+            d.methods = new HashMap<>();
+            d.read(chain.get(i));
+            classes.add(d);
+        }
+        Set<Method> met = new HashSet<>();
+        return addCalled(classes, 0, "productElement(I)Ljava/lang/Object;", addCalled(classes, 0, "hashCode()I", 0, met), met);
     }
 
-    private void addCalled(String method, Set<String> met) {
-        Method m = methods.get(method);
-        if (m != null && met.add(method)) {
-            hash = (hash ^ m.digest) * FNV_PRIME;
-            for (int i = 0; i < m.calls.size(); i++) {
-                addCalled(m.calls.get(i), met);
+    /** @param from the class at which the method is looked for first */
+    private static long addCalled(List<CodeDigest> classes, int from, String method, long hash, Set<Method> met) {
+        int at = from;
+        while (at < classes.size() && !classes.get(at).methods.containsKey(method)) {
+            at++;
+        }
+        Method m = at < classes.size() ? classes.get(at).methods.get(method) : null;
+        if (m == null || !met.add(m)) {
+            return hash;
+        }
+        long sum = (hash ^ m.digest) * FNV_PRIME;
+        for (int i = 0; i < m.calls.size(); i++) {
+            Call c = m.calls.get(i);
+            int owner = 0;
+            while (owner < classes.size() && !classes.get(owner).name.equals(c.owner)) {
+                owner++;
+            }
+            if (owner < classes.size()) {
+                sum = addCalled(classes, c.exact ? owner : 0, c.method, sum, met);
             }
         }
+        return sum;
     }
 
     private void read(byte[] file) {
@@ -314,8 +338,8 @@ final class CodeDigest {
         public void visitMethodInsn(int opcode, String owner, String name, String descriptor, boolean isInterface) {
             add(opcode);
             addMember(owner, name, descriptor);
-            if (of != null && owner.equals(CodeDigest.this.name)) {
-                of.calls.add(name + descriptor);
+            if (of != null) {
+                of.calls.add(new Call(owner, name + descriptor, opcode == Opcodes.INVOKESPECIAL || opcode == Opcodes.INVOKESTATIC));
             }
         }
 
@@ -327,8 +351,8 @@ final class CodeDigest {
             addConstant(bootstrap);
             for (int i = 0; i < arguments.length; i++) {
                 addConstant(arguments[i]);
-                if (of != null && arguments[i] instanceof Handle h && h.getOwner().equals(CodeDigest.this.name)) {
-                    of.calls.add(h.getName() + h.getDesc());
+                if (of != null && arguments[i] instanceof Handle h) {
+                    of.calls.add(new Call(h.getOwner(), h.getName() + h.getDesc(), h.getTag() == Opcodes.H_INVOKESPECIAL || h.getTag() == Opcodes.H_INVOKESTATIC));
                 }
             }
         }

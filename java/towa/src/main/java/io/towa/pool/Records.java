@@ -44,10 +44,21 @@ public final class Records {
         }
     }
 
-    /** Between a class record's origin and its hash; no origin has it. */
+    /** Between a class record's origin and its hash. */
     private static final char HASH = '#';
 
     private Records() {}
+
+    /** Where the hash begins, with its sign; negative: there is none. An origin may have that sign in a method's name, but ends with a descriptor then. */
+    private static int hashIn(String tail) {
+        int at = tail.lastIndexOf(HASH);
+        for (int i = at + 1; at >= 0 && i < tail.length(); i++) {
+            if (Character.digit(tail.charAt(i), 16) < 0) {
+                return -1;
+            }
+        }
+        return at == tail.length() - 1 ? -1 : at;
+    }
 
     /** Writes a class record and links it. */
     public static ClassRecord addClass(Allocator allocator, int index, int form, int instanceBytes, String name, List<Field> fields, String origin,
@@ -147,7 +158,7 @@ public final class Records {
                 throw damaged(pool, at);
             }
             String tail = in.isAtEnd() ? "" : in.text();
-            int hash = tail.lastIndexOf(HASH);
+            int hash = hashIn(tail);
             all.add(new ClassRecord(at, in.recordBytes, index, form, instanceBytes, name, fields, hash < 0 ? tail : tail.substring(0, hash),
                 hash < 0 ? "" : tail.substring(hash + 1)));
         }

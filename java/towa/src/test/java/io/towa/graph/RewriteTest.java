@@ -4,6 +4,7 @@ import static io.towa.graph.Versions.get;
 import static io.towa.graph.Versions.make;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.towa.PoolException;
@@ -77,6 +78,9 @@ class RewriteTest {
                 before++;
             } catch (PoolException e) {
                 assertEquals(PoolException.Reason.CHANGED_CLASS, e.reason(), e.getMessage());
+                // The new graph is there.
+                assertEquals(5L, get(SavedPool.load(q, with(now)), "v"));
+                assertFalse(Recovery.last().rewritten(), e.getMessage());
             }
         }
         assertTrue(before > 10, before + " of " + states.size());

@@ -1,0 +1,68 @@
+package io.towa.graph;
+
+import io.towa.pool.Layout;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Set;
+import jdk.internal.misc.Unsafe;
+
+/** Classes whose instances may have other hash codes than when the pool was saved, for their fields or their {@code hashCode()} have changed. */
+final class ChangedHashes {
+    private static final Unsafe U = Unsafe.getUnsafe();
+    /** What has more objects within is taken to have one of such a class. */
+    private static final int MOST = 256;
+
+    private final Set<Class<?>> classes = new HashSet<>();
+
+    /** After the walk. */
+    ChangedHashes(ClassMapping[] mappings) {
+        for (int i = 1; i < mappings.length; i++) {
+            if (mappings[i] != null && mappings[i].hashChanged()) {
+                classes.add(mappings[i].type);
+            }
+        }
+    }
+
+    boolean any() {
+        return !classes.isEmpty();
+    }
+
+    /** Whether {@code key} is of such a class, or refers to something that is. */
+    boolean within(Object key) {
+        if (classes.isEmpty()) {
+            return false;
+        }
+        IdentityHashMap<Object, Object> met = new IdentityHashMap<>();
+        List<Object> open = new ArrayList<>();
+        for (Object o = key; o != null; o = open.isEmpty() ? null : open.removeLast()) {
+            if (classes.contains(o.getClass()) || met.size() > MOST) {
+                return true;
+            }
+            if (met.put(o, o) == null) {
+                referredTo(o, open);
+            }
+        }
+        return false;
+    }
+
+    /** Adds what the fields or the elements of {@code o} refer to. */
+    static void referredTo(Object o, List<Object> into) {
+        ClassInfo c = ClassInfos.of(o);
+        if (o instanceof Object[] a) {
+            for (int i = 0; i < a.length; i++) {
+                if (a[i] != null) {
+                    into.add(a[i]);
+                }
+            }
+        } else if (c.form == Layout.FORM_OBJECT) {
+            for (int i = 0; i < c.types.length; i++) {
+                Object to = c.types[i] == ClassInfo.REFERENCE ? U.getReference(o, c.dram[i]) : null;
+                if (to != null) {
+                    into.add(to);
+                }
+            }
+        }
+    }
+}
