@@ -31,7 +31,7 @@ help:
 	@echo 'make bench-java     the comparisons of the Java door (30 minutes; QUICK=1: a first look; ARGS=--dax DIR ...)'
 	@echo 'make soak           long kill tests and crash sweeps of every door;  make vm-soak: CUTS=$(CUTS) power cuts per file system'
 	@echo 'make stress-java    the Java races under jcstress (OPTIONS="-time 5000 -iters 20": longer)'
-	@echo 'make soak-java      the thesis'"'"' 30,000 kills of Java programs and an hour of the soak'
+	@echo 'make soak-java      the thesis'"'"' 30,000 kills of Java programs, an hour of the soak, and FUZZ_ROUNDS=$(FUZZ_ROUNDS) restarts of the fuzz'
 	@echo 'make install        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR); make uninstall'
 
 build:
@@ -62,9 +62,10 @@ soak: build
 	TOWA_ROUNDS=5000 TOWA_SNAP_MOMENTS=50 TOWA_SNAP_KILLS=100 cargo test -p towa-snap --test store_failing --test memory_tracking --test nv --test real_programs --test lazy
 	TOWA_KILL_ROUNDS=5000 TOWA_SEED=$(SEED) cargo test --release -p towa-cli --test kill --test kill_tx --test kill_snap -- --nocapture
 
+FUZZ_ROUNDS ?= 1000000
 soak-java:
-	cd java && JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 -Dtowa.aroundOnly=true \
-	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT,MatrixIT'
+	cd java && TOWA_FUZZ_ROUNDS=$(FUZZ_ROUNDS) JAVA_HOME=$$(../scripts/jdk) mvn -B -ntp -q verify -Dtowa.rounds=$(if $(filter 200,$(ROUNDS)),30000,$(ROUNDS)) -Dtowa.soak=3600 -Dtowa.aroundOnly=true \
+	    -Dtest=None -Dsurefire.failIfNoSpecifiedTests=false -Dit.test='*KillIT,SoakIT,MatrixIT,FuzzIT'
 
 OPTIONS ?= -time 2000 -iters 5
 stress-java:
