@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.policy.HashCodes;
 import io.towa.pool.Layout;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -15,12 +16,16 @@ final class ChangedHashes {
     private static final int MOST = 256;
 
     private final Set<Class<?>> classes = new HashSet<>();
+    private final Set<Class<?>> merging = new HashSet<>();
 
     /** After the walk. */
     ChangedHashes(ClassMapping[] mappings) {
         for (int i = 1; i < mappings.length; i++) {
             if (mappings[i] != null && mappings[i].hashChanged()) {
                 classes.add(mappings[i].type);
+                if (mappings[i].mayMerge()) {
+                    merging.add(mappings[i].type);
+                }
             }
         }
     }
@@ -31,33 +36,47 @@ final class ChangedHashes {
 
     /** Whether {@code key} is of such a class, or refers to something that is. */
     boolean within(Object key) {
-        if (classes.isEmpty()) {
+        return within(key, classes);
+    }
+
+    /** Whether {@code key} may have become equal to another one since: a field is no more, or the code is another. */
+    boolean mayHaveMerged(Object key) {
+        return within(key, merging);
+    }
+
+    private static boolean within(Object key, Set<Class<?>> classes) {
+        if (key == null || classes.isEmpty()) {
             return false;
+        }
+        ClassInfo c = ClassInfos.of(key);
+        boolean plain = c.hash().equals(HashCodes.NONE) || c.form != Layout.FORM_ARRAY && c.types.length == 0 || key instanceof String;
+        if (plain || classes.contains(c.type)) {
+            return classes.contains(c.type);
         }
         IdentityHashMap<Object, Object> met = new IdentityHashMap<>();
         List<Object> open = new ArrayList<>();
         for (Object o = key; o != null; o = open.isEmpty() ? null : open.removeLast()) {
-            if (classes.contains(o.getClass()) || met.size() > MOST) {
+            if (classes.contains(o.getClass()) || open.size() + met.size() > MOST) {
                 return true;
             }
             if (met.put(o, o) == null) {
-                referredTo(o, open);
+                referredTo(o, open, MOST);
             }
         }
         return false;
     }
 
-    /** Adds what the fields or the elements of {@code o} refer to. */
-    static void referredTo(Object o, List<Object> into) {
+    /** Adds what the fields or the elements of {@code o} refer to, until there are more than {@code most}. */
+    static void referredTo(Object o, List<Object> into, int most) {
         ClassInfo c = ClassInfos.of(o);
         if (o instanceof Object[] a) {
-            for (int i = 0; i < a.length; i++) {
+            for (int i = 0; i < a.length && into.size() <= most; i++) {
                 if (a[i] != null) {
                     into.add(a[i]);
                 }
             }
         } else if (c.form == Layout.FORM_OBJECT) {
-            for (int i = 0; i < c.types.length; i++) {
+            for (int i = 0; i < c.types.length && into.size() <= most; i++) {
                 Object to = c.types[i] == ClassInfo.REFERENCE ? U.getReference(o, c.dram[i]) : null;
                 if (to != null) {
                     into.add(to);

@@ -133,6 +133,20 @@ final class ClassMapping implements Errand {
         return reached && !same && form == Layout.FORM_OBJECT && (info.hashesItself() || !record.hash().isEmpty() && !record.hash().equals(HashCodes.NONE));
     }
 
+    /** Whether instances that were different may be equal now: a field is no more, or the hash code has another code. */
+    boolean mayMerge() {
+        for (int i = 0; i < record.fields().size(); i++) {
+            boolean there = false;
+            for (int k = 0; k < info.fields.length; k++) {
+                there |= info.fields[k].getName().equals(record.fields().get(i).name());
+            }
+            if (!there) {
+                return true;
+            }
+        }
+        return !HashCodes.same(record.hash(), info.hash());
+    }
+
     /** Before the first instance. */
     void require() {
         if (fault != null) {

@@ -25,20 +25,26 @@ import java.util.concurrent.ConcurrentSkipListSet;
  * <p>Nothing is known of how such a table is made, so its own methods do it: it is emptied and gets its entries again. That is done before the graph is written in
  * its new form, in DRAM, so a crash leaves the pool as it was, and so does a refusal: of a table that cannot change, or has other entries afterwards.
  *
- * <p>A table is a {@link Map}, a {@link Set}, or a multiset of Guava's, but no view of another one. Other classes do not tell what they are.
+ * <p>A table is a {@link Map} or a {@link Set}, but no view of another one; a multiset of Guava's is refused. Other classes do not tell what they are.
  */
 final class LibraryTables {
     private static final Class<?>[] JDK = {HashMap.class, Hashtable.class, ConcurrentHashMap.class, IdentityHashMap.class, TreeMap.class,
         ConcurrentSkipListMap.class, HashSet.class, TreeSet.class, ConcurrentSkipListSet.class};
-    /** Their iterators leave out what the table does not find. */
-    private static final String[] ASKING = {"org.jctools.maps.NonBlocking", "org.cliffc.high_scale_lib.NonBlocking"};
+    private static final String BIMAP = "com.google.common.collect.BiMap";
+    private static final String MULTISET = "com.google.common.collect.Multiset";
+    /** Iterators of the first leave out what the table does not find; the other has its entries in an order that is not its own. */
+    private static final String[] UNMADE = {"org.jctools.maps.NonBlocking", "org.cliffc.high_scale_lib.NonBlocking",
+        "com.google.common.collect.LinkedHashMultimap$ValueSet"};
     /** Objects among which another table is looked for that a table is a view of. */
     private static final int NEAR = 64;
 
     private final String pool;
     private final ChangedHashes changed;
+    /** Tables that may not find a key. */
     private final List<Object> all = new ArrayList<>();
-    /** Tables that have been looked at: made anew, or right as they are. */
+    /** Of {@link #all}: those that are not looked at yet. */
+    private final IdentityHashMap<Object, Object> left = new IdentityHashMap<>();
+    /** Those that have been made anew, or are right as they are. */
     private final IdentityHashMap<Object, Object> done = new IdentityHashMap<>();
 
     private LibraryTables(String pool, ChangedHashes changed) {
@@ -47,9 +53,7 @@ final class LibraryTables {
     }
 
     static boolean isOne(Class<?> c) {
-        Class<?> around = c.getEnclosingClass();
-        boolean view = around != null && (!Modifier.isStatic(c.getModifiers()) || Map.class.isAssignableFrom(around) || Collection.class.isAssignableFrom(around));
-        if (c.getClassLoader() == null || view) {
+        if (c.getClassLoader() == null) {
             return false;
         }
         for (int i = 0; i < JDK.length; i++) {
@@ -57,18 +61,27 @@ final class LibraryTables {
                 return false;
             }
         }
-        return Map.class.isAssignableFrom(c) || Set.class.isAssignableFrom(c) || Collection.class.isAssignableFrom(c) && isMultiset(c);
+        return Map.class.isAssignableFrom(c) || Set.class.isAssignableFrom(c) || Collection.class.isAssignableFrom(c) && isA(c, MULTISET);
     }
 
-    private static boolean isMultiset(Class<?> c) {
+    /** Whether a class has an interface of that name. */
+    private static boolean isA(Class<?> c, String name) {
         for (Class<?> k = c; k != null; k = k.getSuperclass()) {
             for (Class<?> i : k.getInterfaces()) {
-                if (i.getName().equals("com.google.common.collect.Multiset")) {
+                if (i.getName().equals(name) || isA(i, name)) {
                     return true;
                 }
             }
         }
         return false;
+    }
+
+    /** A class within that of a table, or that has another object around each of its own, and no entries: what it is a view of has them. */
+    private static boolean isView(Object table) {
+        Class<?> c = table.getClass();
+        Class<?> around = c.getEnclosingClass();
+        return around != null && (!Modifier.isStatic(c.getModifiers()) || Map.class.isAssignableFrom(around) || Collection.class.isAssignableFrom(around))
+            && !hasOwnArray(table);
     }
 
     /** @param pool what messages begin with */
@@ -78,58 +91,49 @@ final class LibraryTables {
         }
         LibraryTables tables = new LibraryTables(pool, changed);
         for (int i = 0; i < suspects.size(); i++) {
-            if (isOne(suspects.get(i).getClass())) {
-                tables.all.add(suspects.get(i));
+            Object table = suspects.get(i);
+            if (isOne(table.getClass()) && !isView(table) && tables.doubtful(table) != null) {
+                tables.left.put(table, table);
+                tables.all.add(table);
             }
         }
-        while (tables.pass()) {
-            // A table within another one, or behind it, has been made anew.
+        for (int i = 0; i < tables.all.size(); i++) {
+            tables.makeAnew(tables.all.get(i));
         }
     }
 
-    /** Makes those anew that do not find a key, but for those that may be views of others, or have others for keys. */
-    private boolean pass() {
-        IdentityHashMap<Object, Object> lost = new IdentityHashMap<>();
-        for (int i = 0; i < all.size(); i++) {
-            Object key = done.containsKey(all.get(i)) ? null : doubtful(all.get(i));
+    /** Makes a table anew, and before it those that it may be a view of, or have for keys. */
+    private void makeAnew(Object last) {
+        List<Object> open = new ArrayList<>();
+        open.add(last);
+        while (!open.isEmpty()) {
+            Object table = open.getLast();
+            if (left.remove(table) != null) {
+                addNear(table, open);
+                continue;
+            }
+            open.removeLast();
+            // It may be right by now.
+            Object key = done.put(table, table) == null ? doubtful(table) : null;
             if (key != null) {
-                lost.put(all.get(i), key);
+                makeAnew(table, key);
             }
         }
-        boolean any = false;
-        for (int i = 0; i < all.size(); i++) {
-            Object table = all.get(i);
-            if (lost.containsKey(table) && !isBehind(table, lost)) {
-                makeAnew(table, lost.get(table));
-                any = true;
-            }
-        }
-        for (boolean own = true; !any && !lost.isEmpty(); own = false) {
-            // Each is behind another: those first that have entries themselves.
-            for (int i = 0; i < all.size() && !any; i++) {
-                if (lost.containsKey(all.get(i)) && hasOwnArray(all.get(i)) == own) {
-                    makeAnew(all.get(i), lost.get(all.get(i)));
-                    any = true;
-                }
-            }
-        }
-        return any;
     }
 
-    /** Whether another one of {@code lost} is near, from its fields on. */
-    private static boolean isBehind(Object table, IdentityHashMap<Object, Object> lost) {
+    /** Adds those that are left and near, from the fields of {@code table} on. */
+    private void addNear(Object table, List<Object> into) {
         IdentityHashMap<Object, Object> met = new IdentityHashMap<>();
         List<Object> open = new ArrayList<>(List.of(table));
         for (int i = 0; i < open.size() && i < NEAR; i++) {
             Object o = open.get(i);
-            if (o != table && lost.containsKey(o)) {
-                return true;
-            }
             if (met.put(o, o) == null) {
-                ChangedHashes.referredTo(o, open);
+                if (left.containsKey(o)) {
+                    into.add(o);
+                }
+                ChangedHashes.referredTo(o, open, NEAR);
             }
         }
-        return false;
     }
 
     /** @return a key with a changed class within that a table has and does not find, or may not find what is equal to it; or null */
@@ -140,19 +144,44 @@ final class LibraryTables {
     /** @param any also one that the table finds */
     private Object key(Object table, boolean any) {
         try {
-            for (Object key : table instanceof Map ? ((Map<?, ?>) table).keySet() : (Collection<?>) table) {
-                if (changed.within(key) && (any || !has(table, key))) {
+            Map<?, ?> map = table instanceof Map<?, ?> m ? m : null;
+            int n = 0;
+            for (Object key : map != null ? map.keySet() : elements(table)) {
+                n++;
+                if (changed.within(key) && (any || !(map != null ? map.containsKey(key) : ((Collection<?>) table).contains(key)))) {
                     return key;
                 }
             }
+            for (Object value : map != null && isA(table.getClass(), BIMAP) ? map.values() : List.of()) {
+                if (changed.within(value) && (any || !map.containsValue(value))) {
+                    return value;
+                }
+            }
+            // It may be that all that is left out has such a key.
+            return map != null && n < map.size() && isUnmade(table) ? table : null;
         } catch (RuntimeException | StackOverflowError | LinkageError e) {
             // It does not answer: it is no table, or was as broken before.
+            return null;
         }
-        return null;
     }
 
-    private static boolean has(Object table, Object key) {
-        return table instanceof Map ? ((Map<?, ?>) table).containsKey(key) : ((Collection<?>) table).contains(key);
+    private static Iterable<?> elements(Object table) {
+        try {
+            return table instanceof Set<?> s ? s : (Iterable<?>) table.getClass().getMethod("elementSet").invoke(table);
+        } catch (ReflectiveOperationException e) {
+            return List.of();
+        }
+    }
+
+    /** Whether nothing of such a table can be made anew. */
+    private static boolean isUnmade(Object table) {
+        String name = table.getClass().getName();
+        for (int i = 0; i < UNMADE.length; i++) {
+            if (name.startsWith(UNMADE[i])) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /**
@@ -161,7 +190,7 @@ final class LibraryTables {
      */
     private static boolean hasOwnArray(Object table) {
         List<Object> fields = new ArrayList<>();
-        ChangedHashes.referredTo(table, fields);
+        ChangedHashes.referredTo(table, fields, NEAR);
         boolean array = false;
         for (int i = 0; i < fields.size(); i++) {
             array |= fields.get(i) instanceof Object[];
@@ -175,15 +204,13 @@ final class LibraryTables {
     }
 
     private void makeAnew(Object table, Object key) {
-        done.put(table, table);
-        String name = table.getClass().getName();
         boolean begun = false;
         String why;
         try {
-            if (name.startsWith(ASKING[0]) || name.startsWith(ASKING[1])) {
-                throw refusal(pool, table, key, "its iterator leaves out what it does not find");
-            }
             Entries before = Entries.of(table);
+            if (isUnmade(table) || !(table instanceof Map || table instanceof Set)) {
+                throw refusal(pool, table, key, "it cannot be made anew");
+            }
             if (before.keys.size() != before.size) {
                 throw refusal(pool, table, key, "it gives " + before.keys.size() + " of " + before.size + " entries");
             }
@@ -252,6 +279,12 @@ final class LibraryTables {
             }
         }
 
+        /** A table of primitive values gives another box each time. */
+        private static boolean isSame(Object a, Object b) {
+            return a == b || a != null && b != null && a.getClass() == b.getClass() && (a instanceof Number || a instanceof Character || a instanceof Boolean)
+                && a.getClass().getClassLoader() == null && a.equals(b);
+        }
+
         /** Whether both have the same objects for keys and values, as often, in whichever order. */
         boolean equals(Entries other) {
             if (other.size != size || other.keys.size() != size) {
@@ -265,7 +298,7 @@ final class LibraryTables {
                 List<Object> of = left.get(other.keys.get(i));
                 Object value = other.values == null ? null : other.values.get(i);
                 int at = 0;
-                while (of != null && at < of.size() && of.get(at) != value) {
+                while (of != null && at < of.size() && !isSame(of.get(at), value)) {
                     at++;
                 }
                 if (of == null || at == of.size()) {

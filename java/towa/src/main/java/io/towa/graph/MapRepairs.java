@@ -52,11 +52,15 @@ final class MapRepairs {
     private static final long PREV = Repairs.offset(TREE_NODE, "prev");
 
     private final Repairs repairs;
+    /** No chain has more nodes, but for a circle. */
+    private final long most;
     /** Some table has a bin that must go; which, only the tables say. */
     private boolean badBins;
 
-    MapRepairs(Repairs repairs, List<Object> suspects) {
+    /** @param most how many objects the pool may have */
+    MapRepairs(Repairs repairs, List<Object> suspects, long most) {
         this.repairs = repairs;
+        this.most = most;
         for (int i = 0; i < suspects.size(); i++) {
             Class<?> c = suspects.get(i).getClass();
             badBins |= c == RESERVATION || c == TREE_BIN && !sound(suspects.get(i));
@@ -110,7 +114,8 @@ final class MapRepairs {
             }
             return;
         }
-        if (U.getInt(m, CONTROL) >= 0 && next == null && !(badBins && hasBadBin(table)) && !(rehash && misplaced(table))) {
+        boolean sound = U.getInt(m, CONTROL) >= 0 && next == null && !(badBins && hasBadBin(table));
+        if (sound && !rehash) {
             return;
         }
         List<Object> entries = new ArrayList<>();
@@ -126,7 +131,16 @@ final class MapRepairs {
                 gather(bin, entries);
             }
         }
-        rebuild(m, length, entries, rehash);
+        if (rehash) {
+            List<Object> keys = new ArrayList<>();
+            for (int i = 0; i < entries.size(); i++) {
+                keys.add(U.getReference(entries.get(i), KEY));
+            }
+            repairs.requireDistinct(m, keys);
+        }
+        if (!sound || concurrentMisplaced(entries)) {
+            rebuild(m, length, entries, rehash);
+        }
     }
 
     private static void gather(Object bin, List<Object> entries) {
@@ -141,11 +155,9 @@ final class MapRepairs {
     /** Bins of the new table are lists: a later insertion makes trees of those that are long. */
     private void rebuild(Object m, int length, List<Object> entries, boolean rehash) {
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(NODE, length);
-        List<Object> keys = new ArrayList<>();
         for (int i = 0; i < entries.size(); i++) {
             Object from = entries.get(i);
             Object key = U.getReference(from, KEY);
-            keys.add(key);
             int hash = rehash ? concurrentHash(key, U.getInt(from, HASH)) : U.getInt(from, HASH);
             Object n = allocate(NODE);
             U.putInt(n, HASH, hash);
@@ -154,7 +166,6 @@ final class MapRepairs {
             U.putReference(n, NEXT, table[hash & length - 1]);
             table[hash & length - 1] = n;
         }
-        repairs.requireDistinct(m, keys);
         repairs.put(m, NEXT_TABLE, null);
         repairs.put(m, TABLE, table);
         repairs.putInt(m, CONTROL, length - (length >>> 2));
@@ -217,16 +228,11 @@ final class MapRepairs {
         return met == list.size();
     }
 
-    private static boolean misplaced(Object[] table) {
-        List<Object> entries = new ArrayList<>();
-        for (int i = 0; i < table.length; i++) {
-            entries.clear();
-            gather(table[i], entries);
-            for (int k = 0; k < entries.size(); k++) {
-                int hash = U.getInt(entries.get(k), HASH);
-                if (hash != concurrentHash(U.getReference(entries.get(k), KEY), hash)) {
-                    return true;
-                }
+    private static boolean concurrentMisplaced(List<Object> entries) {
+        for (int i = 0; i < entries.size(); i++) {
+            int hash = U.getInt(entries.get(i), HASH);
+            if (hash != concurrentHash(U.getReference(entries.get(i), KEY), hash)) {
+                return true;
             }
         }
         return false;
@@ -236,7 +242,7 @@ final class MapRepairs {
         try {
             int h = key.hashCode();
             return (h ^ h >>> 16) & 0x7fffffff;
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | StackOverflowError e) {
             return saved;
         }
     }
@@ -257,11 +263,14 @@ final class MapRepairs {
             this(type, Repairs.offset(declaring, "hash"), Repairs.offset(declaring, "key"), Repairs.offset(declaring, "value"), Repairs.offset(declaring, "next"));
         }
 
-        /** All nodes of a table. */
-        List<Object> of(Object[] bins) {
+        /** All nodes of a table; null: threads that changed it without a lock have linked them to a circle. */
+        List<Object> of(Object[] bins, long most) {
             List<Object> all = new ArrayList<>();
             for (int i = 0; i < bins.length; i++) {
                 for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
+                    if (all.size() > most) {
+                        return null;
+                    }
                     all.add(n);
                 }
             }
@@ -293,16 +302,26 @@ final class MapRepairs {
 
     private void hashMap(HashMap<?, ?> m) {
         Object[] bins = (Object[]) U.getReference(m, MAP_TABLE);
-        if (bins == null || !hashMapMisplaced(bins)) {
-            return;
-        }
         boolean linked = m instanceof LinkedHashMap;
         Nodes nodes = linked ? LINKED_NODES : HASH_NODES;
-        List<Object> all = linked ? new ArrayList<>() : nodes.of(bins);
-        for (Object n = linked ? U.getReference(m, LINKED_HEAD) : null; n != null; n = U.getReference(n, AFTER)) {
-            all.add(n);
+        List<Object> all = bins == null ? null : nodes.of(bins, most);
+        if (all == null) {
+            return;
         }
         repairs.requireDistinct(m, nodes.keysOf(all));
+        if (!misplaced(all)) {
+            return;
+        }
+        if (linked) {
+            int n = all.size();
+            all.clear();
+            for (Object e = U.getReference(m, LINKED_HEAD); e != null && all.size() <= n; e = U.getReference(e, AFTER)) {
+                all.add(e);
+            }
+            if (all.size() != n) {
+                return;
+            }
+        }
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASH_NODE, bins.length);
         Object last = null;
         for (int i = 0; i < all.size(); i++) {
@@ -325,13 +344,11 @@ final class MapRepairs {
         }
     }
 
-    private static boolean hashMapMisplaced(Object[] bins) {
-        for (int i = 0; i < bins.length; i++) {
-            for (Object n = bins[i]; n != null; n = U.getReference(n, HASH_NODES.next)) {
-                int saved = U.getInt(n, HASH_NODES.hash);
-                if (saved != hashOf(U.getReference(n, HASH_NODES.key), saved)) {
-                    return true;
-                }
+    private static boolean misplaced(List<Object> nodes) {
+        for (int i = 0; i < nodes.size(); i++) {
+            int saved = U.getInt(nodes.get(i), HASH_NODES.hash);
+            if (saved != hashOf(U.getReference(nodes.get(i), HASH_NODES.key), saved)) {
+                return true;
             }
         }
         return false;
@@ -341,7 +358,7 @@ final class MapRepairs {
         try {
             int h = k == null ? 0 : k.hashCode();
             return h ^ h >>> 16;
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | StackOverflowError e) {
             return saved;
         }
     }
@@ -356,7 +373,11 @@ final class MapRepairs {
         if (bins == null) {
             return;
         }
-        List<Object> all = HASHTABLE_NODES.of(bins);
+        List<Object> all = HASHTABLE_NODES.of(bins, most);
+        if (all == null) {
+            return;
+        }
+        repairs.requireDistinct(m, HASHTABLE_NODES.keysOf(all));
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASHTABLE_ENTRY, bins.length);
         boolean wrong = false;
         for (int i = 0; i < all.size(); i++) {
@@ -367,7 +388,6 @@ final class MapRepairs {
             HASHTABLE_NODES.add(from, h, table, (h & 0x7fffffff) % table.length);
         }
         if (wrong) {
-            repairs.requireDistinct(m, HASHTABLE_NODES.keysOf(all));
             repairs.put(m, HASHTABLE_TABLE, table);
         }
     }
@@ -375,7 +395,7 @@ final class MapRepairs {
     private static int plainHash(Object k, int saved) {
         try {
             return k.hashCode();
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | StackOverflowError e) {
             return saved;
         }
     }
@@ -410,8 +430,8 @@ final class MapRepairs {
         for (int i = 0; i < table.length; i += step) {
             wrong |= table[i] != null && !found(table, table[i], step);
         }
+        repairs.requireDistinct(o, keys);
         if (wrong) {
-            repairs.requireDistinct(o, keys);
             repairs.put(o, field, anew);
         }
     }

@@ -150,7 +150,7 @@ final class Recovery {
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
         Repairs repairs = new Repairs(walk.suspects(), new ChangedHashes(walk.from.mappings()));
         try {
-            repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount() ? walk.frontier / Layout.DATA : 0, walk.gone());
+            repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount(), walk.frontier / Layout.DATA, walk.gone());
         } catch (PoolException e) {
             throw new PoolException(e.reason(), walk.from.pool() + ": " + e.getMessage(), e);
         } catch (RuntimeException e) {

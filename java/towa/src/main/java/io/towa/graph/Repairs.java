@@ -66,17 +66,18 @@ final class Repairs {
 
     /**
      * @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew
-     * @param most 0, or sizes may not be those of the entries, and no more objects than these are in the pool
+     * @param recount sizes may not be those of the entries
+     * @param most the pool has no more objects than these
      * @param gone constants that their enums do not have any more
      */
-    void run(boolean rehash, long most, List<RecoveryWorker.Gone> gone) {
-        MapRepairs maps = new MapRepairs(this, suspects);
+    void run(boolean rehash, boolean recount, long most, List<RecoveryWorker.Gone> gone) {
+        MapRepairs maps = new MapRepairs(this, suspects, most);
         EnumRepairs enums = new EnumRepairs(this, gone);
         ZoneRepairs zones = new ZoneRepairs(this);
         CountRepairs counts = new CountRepairs(this, most);
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
-            if (most > 0) {
+            if (recount) {
                 // Before tables are made anew, which takes the entries by size or by their links.
                 counts.look(o);
             }
@@ -92,7 +93,7 @@ final class Repairs {
                 zones.look(o);
             } else {
                 // A key may have been taken out of an IdentityHashMap and the gap not closed: those behind it would not be found.
-                maps.look(o, rehash || most > 0 && o.getClass() == IdentityHashMap.class);
+                maps.look(o, rehash || recount && o.getClass() == IdentityHashMap.class);
             }
         }
         enums.requireRest();
@@ -109,12 +110,12 @@ final class Repairs {
             boolean first;
             try {
                 first = seen.add(keys.get(i));
-            } catch (RuntimeException e) {
+            } catch (RuntimeException | StackOverflowError e) {
                 // It has no hash code as it is.
                 continue;
             }
             // Others were equal before: the program has changed them since it put them in.
-            if (!first && changed.within(keys.get(i))) {
+            if (!first && changed.mayHaveMerged(keys.get(i))) {
                 throw LibraryTables.refusal("", table, keys.get(i), "two of its keys are equal now");
             }
         }

@@ -47,7 +47,12 @@ final class CodeDigest {
     /** A method's own digest, and what it calls. */
     private static final class Method {
         long digest;
+        final boolean isPrivate;
         final List<Call> calls = new ArrayList<>();
+
+        Method(boolean isPrivate) {
+            this.isPrivate = isPrivate;
+        }
     }
 
     /** @param exact the method of that class, whatever a class below it has */
@@ -82,7 +87,7 @@ final class CodeDigest {
     /**
      * The digest of the method {@code hashCode()} of a class, and of those that it calls, as far as they are of the class or of those above it.
      *
-     * @param chain the class file of the class, and of those above it that are not the JDK's
+     * @param chain the class file of the class, and of those above it that are not the JDK's, its interfaces last
      * @return 0: there is none
      */
     static long ofHashCode(List<byte[]> chain) {
@@ -115,7 +120,8 @@ final class CodeDigest {
                 owner++;
             }
             if (owner < classes.size()) {
-                sum = addCalled(classes, c.exact ? owner : 0, c.method, sum, met);
+                Method own = classes.get(owner).methods.get(c.method);
+                sum = addCalled(classes, c.exact || own != null && own.isPrivate ? owner : 0, c.method, sum, met);
             }
         }
         return sum;
@@ -265,7 +271,7 @@ final class CodeDigest {
                 return new Instructions(null);
             }
             hash = FNV_BASIS;
-            Method m = new Method();
+            Method m = new Method((access & Opcodes.ACC_PRIVATE) != 0);
             methods.put(name + descriptor, m);
             return new Instructions(m);
         }

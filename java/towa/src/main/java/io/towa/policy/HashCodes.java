@@ -1,14 +1,16 @@
 package io.towa.policy;
 
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 
 /**
  * The code of {@code hashCode()}, by which a version of a class is told from another: hash tables that have instances for keys must be made anew if it is another one.
  * Of a record that code names the components in their order.
  *
  * <p>The digest is that of the methods {@code hashCode()} and {@code productElement(int)} (by which Scala hashes its case classes), and of those that they call, as far
- * as they are of the class or of one above it. Methods of other classes count by their names.
+ * as they are of the class, of one above it, or of an interface. Methods of other classes count by their names.
  */
 public final class HashCodes {
     /** In place of a digest: the class has the {@code hashCode()} of {@link Object}, or of another class of the JDK's. */
@@ -18,18 +20,34 @@ public final class HashCodes {
 
     /** @return at most 16 hexadecimal digits; empty: the code is not known, for the class has no file that can be read */
     public static String digest(Class<?> c) {
+        Set<Class<?>> all = new LinkedHashSet<>();
+        for (Class<?> k = c; k != null; k = k.getSuperclass()) {
+            all.add(k);
+        }
+        for (Class<?> k = c; k != null; k = k.getSuperclass()) {
+            addInterfaces(k, all);
+        }
         List<byte[]> chain = new ArrayList<>();
-        for (Class<?> k = c; k != null && k.getClassLoader() != null; k = k.getSuperclass()) {
-            byte[] file = ClassFiles.read(k.getClassLoader(), k.getName());
-            if (file == null) {
+        for (Class<?> k : all) {
+            byte[] file = k.getClassLoader() == null ? null : ClassFiles.read(k.getClassLoader(), k.getName());
+            if (file != null) {
+                chain.add(file);
+            } else if (k.getClassLoader() != null) {
                 return "";
             }
-            chain.add(file);
         }
         try {
             return Long.toHexString(CodeDigest.ofHashCode(chain));
         } catch (RuntimeException e) {
             return "";
+        }
+    }
+
+    private static void addInterfaces(Class<?> k, Set<Class<?>> into) {
+        for (Class<?> i : k.getInterfaces()) {
+            if (i.getClassLoader() != null && into.add(i)) {
+                addInterfaces(i, into);
+            }
         }
     }
 

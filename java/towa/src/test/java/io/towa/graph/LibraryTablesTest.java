@@ -38,6 +38,8 @@ public class LibraryTablesTest {
         int n;
         /** It cannot change any more. */
         public boolean fixed;
+        /** Its values are primitive. */
+        public boolean boxes;
         /** Its iterator asks for each key. */
         public boolean asks;
 
@@ -60,7 +62,7 @@ public class LibraryTablesTest {
             Object was = values[i];
             keys[i] = k;
             hashes[i] = k.hashCode();
-            values[i] = v;
+            values[i] = boxes ? (Object) ((int) v - 1000) : v;
             return was;
         }
 
@@ -96,7 +98,7 @@ public class LibraryTablesTest {
             java.util.Set<Entry<Object, Object>> all = new java.util.LinkedHashSet<>();
             for (int i = 0; i < keys.length; i++) {
                 if (keys[i] != null && (!asks || get(keys[i]) != null)) {
-                    all.add(Map.entry(keys[i], values[i]));
+                    all.add(Map.entry(keys[i], boxes ? (Object) Integer.valueOf((int) values[i] + 1000) : values[i]));
                 }
             }
             return all;
@@ -130,6 +132,8 @@ public class LibraryTablesTest {
         "record K(int a) { }|new K(i)|record K(int a, long more) { }|new K(i, 0)",
         "record K(int a) { public int hashCode() { return mixed(); } int mixed() { return a; } }|new K(i)"
             + "|record K(int a) { public int hashCode() { return mixed(); } int mixed() { return 7 * a; } }|new K(i)",
+        "interface I { int a(); default int h() { return a(); } } record K(int a) implements I { public int hashCode() { return h(); } }|new K(i)"
+            + "|interface I { int a(); default int h() { return 7 * a(); } } record K(int a) implements I { public int hashCode() { return h(); } }|new K(i)",
         BASE + "class K extends B { K(int a) { this.a = a; } int mixed() { return a; } }|new K(i)"
             + "|" + BASE + "class K extends B { K(int a) { this.a = a; } int mixed() { return 7 * a; } }|new K(i)",
         BASE + "class K extends B { K(int a) { this.a = a; } public int hashCode() { return own() + 1; } int mixed() { return a; } }|new K(i)"
@@ -166,6 +170,17 @@ public class LibraryTablesTest {
         String hash = "record K(int a, int b) { public int hashCode() { return a; } }";
         refused(hash + fill.replace("< 9", "< 4") + "t.fixed = true; } }", hash.replace("return a", "return a + 8") + now, "UnsupportedOperationException");
         refused(hash + fill + "t.asks = true; } }", hash.replace("return a", "return 31 * a + 5") + now, "it gives ");
+    }
+
+    /** Each look at a primitive value gives another box. */
+    @Test
+    void valuesMayBeOtherObjectsEachTime() throws Exception {
+        String old = "class P { " + TABLE + " t = new " + TABLE + "(); { t.boxes = true; for (int i = 0; i < 9; i++) t.put(new K(i, \"k\"), 2000 + i); } }";
+        Path p = SavedPool.save(make(versions.classes("record K(int a, String b) { } " + old), "P"));
+        String now = "class P { " + TABLE + " t; int n() { int n = 0; for (int i = 0; i < 9; i++) n += t.containsKey(new K(\"k\", i)) ? 1 : 0; return n; } }";
+        Object o = SavedPool.load(p, TowaOptions.DEFAULT.withLoader(versions.classes("record K(String b, int a) { } " + now)));
+        assertEquals(9, call(o, "n"));
+        assertTrue(((Map<?, ?>) get(o, "t")).containsValue(2008));
     }
 
     /** One that cannot change, and finds its keys, is right. */
