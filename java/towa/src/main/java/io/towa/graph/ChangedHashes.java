@@ -1,11 +1,12 @@
 package io.towa.graph;
 
-import io.towa.policy.HashCodes;
 import io.towa.pool.Layout;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import jdk.internal.misc.Unsafe;
 
@@ -17,15 +18,18 @@ final class ChangedHashes {
 
     private final Set<Class<?>> classes = new HashSet<>();
     private final Set<Class<?>> merging = new HashSet<>();
+    /** Whether a class has the hash code of the identity, and so nothing within its instances counts. */
+    private final Map<Class<?>, Boolean> byIdentity = new HashMap<>();
 
     /** After the walk. */
     ChangedHashes(ClassMapping[] mappings) {
         for (int i = 1; i < mappings.length; i++) {
-            if (mappings[i] != null && mappings[i].hashChanged()) {
-                classes.add(mappings[i].type);
-                if (mappings[i].mayMerge()) {
-                    merging.add(mappings[i].type);
-                }
+            ClassMapping m = mappings[i];
+            if (m != null && m.mayMerge()) {
+                merging.add(m.type);
+            }
+            if (m != null && (m.mayMerge() || m.hashChanged())) {
+                classes.add(m.type);
             }
         }
     }
@@ -34,22 +38,27 @@ final class ChangedHashes {
         return !classes.isEmpty();
     }
 
-    /** Whether {@code key} is of such a class, or refers to something that is. */
+    /** Whether keys that were different may be equal now: a field of their class is no more. */
+    boolean mayMerge() {
+        return !merging.isEmpty();
+    }
+
+    /** Whether {@code key} may have another hash code, or be equal to others: it is of such a class, or refers to something that is. */
     boolean within(Object key) {
         return within(key, classes);
     }
 
-    /** Whether {@code key} may have become equal to another one since: a field is no more, or the code is another. */
-    boolean mayHaveMerged(Object key) {
+    /** Whether {@code key} may be equal to others now. */
+    boolean mayMerge(Object key) {
         return within(key, merging);
     }
 
-    private static boolean within(Object key, Set<Class<?>> classes) {
+    private boolean within(Object key, Set<Class<?>> classes) {
         if (key == null || classes.isEmpty()) {
             return false;
         }
         ClassInfo c = ClassInfos.of(key);
-        boolean plain = c.hash().equals(HashCodes.NONE) || c.form != Layout.FORM_ARRAY && c.types.length == 0 || key instanceof String;
+        boolean plain = c.form != Layout.FORM_ARRAY && c.types.length == 0 || key instanceof String || byIdentity(key.getClass());
         if (plain || classes.contains(c.type)) {
             return classes.contains(c.type);
         }
@@ -64,6 +73,19 @@ final class ChangedHashes {
             }
         }
         return false;
+    }
+
+    private boolean byIdentity(Class<?> c) {
+        Boolean known = byIdentity.get(c);
+        if (known == null) {
+            try {
+                known = c.getMethod("hashCode").getDeclaringClass() == Object.class || Enum.class.isAssignableFrom(c);
+            } catch (NoSuchMethodException | LinkageError e) {
+                known = false;
+            }
+            byIdentity.put(c, known);
+        }
+        return known;
     }
 
     /** Adds what the fields or the elements of {@code o} refer to, until there are more than {@code most}. */

@@ -62,6 +62,8 @@ final class ClassMapping implements Errand {
     /** Whether it is a table of a library's. */
     boolean library;
     boolean isOnDemand;
+    /** A field that was saved is no more. */
+    private boolean dropped;
 
     private final String pool;
 
@@ -128,23 +130,21 @@ final class ClassMapping implements Errand {
         return initialised;
     }
 
-    /** Whether instances that were met may have another hash code than when they were saved. One of the class {@link Object} follows from the identity, which is kept. */
+    /**
+     * Whether instances that were met may have another hash code than when they were saved. Not if its code is the same, and so the fields that it reads are; the
+     * identity, from which that of {@link Object} follows, is kept.
+     */
     boolean hashChanged() {
-        return reached && !same && form == Layout.FORM_OBJECT && (info.hashesItself() || !record.hash().isEmpty() && !record.hash().equals(HashCodes.NONE));
+        if (!reached || same || form != Layout.FORM_OBJECT) {
+            return false;
+        }
+        boolean known = !record.hash().isEmpty() && !info.hash().isEmpty();
+        return known ? !record.hash().equals(info.hash()) : info.hashesItself();
     }
 
-    /** Whether instances that were different may be equal now: a field is no more, or the hash code has another code. */
+    /** Whether instances that were met may be equal now, and were different: a field is no more. */
     boolean mayMerge() {
-        for (int i = 0; i < record.fields().size(); i++) {
-            boolean there = false;
-            for (int k = 0; k < info.fields.length; k++) {
-                there |= info.fields[k].getName().equals(record.fields().get(i).name());
-            }
-            if (!there) {
-                return true;
-            }
-        }
-        return !HashCodes.same(record.hash(), info.hash());
+        return reached && dropped && form == Layout.FORM_OBJECT && info.hashesItself();
     }
 
     /** Before the first instance. */
@@ -201,6 +201,7 @@ final class ClassMapping implements Errand {
         }
         Plan p = new Plan();
         for (int i = 0; i < slots.length; i++) {
+            dropped |= slots[i] < 0;
             if (slots[i] >= 0 && !p.add(saved.get(i), slots[i])) {
                 Records.Field f = saved.get(i);
                 fault = changed("has changed: field " + f.name() + " of " + f.declaring() + " was saved as " + f.descriptor() + " and is now "

@@ -33,8 +33,8 @@ final class LibraryTables {
     private static final String BIMAP = "com.google.common.collect.BiMap";
     private static final String MULTISET = "com.google.common.collect.Multiset";
     /** Iterators of the first leave out what the table does not find; the other has its entries in an order that is not its own. */
-    private static final String[] UNMADE = {"org.jctools.maps.NonBlocking", "org.cliffc.high_scale_lib.NonBlocking",
-        "com.google.common.collect.LinkedHashMultimap$ValueSet"};
+    private static final String ASKING = "org.jctools.maps.NonBlocking";
+    private static final String[] UNMADE = {ASKING, "com.google.common.collect.LinkedHashMultimap$ValueSet"};
     /** Objects among which another table is looked for that a table is a view of. */
     private static final int NEAR = 64;
 
@@ -64,24 +64,40 @@ final class LibraryTables {
         return Map.class.isAssignableFrom(c) || Set.class.isAssignableFrom(c) || Collection.class.isAssignableFrom(c) && isA(c, MULTISET);
     }
 
-    /** Whether a class has an interface of that name. */
     private static boolean isA(Class<?> c, String name) {
+        return interfaceOf(c, name) != null;
+    }
+
+    /** The interface of that name that a class has; null: none. */
+    private static Class<?> interfaceOf(Class<?> c, String name) {
         for (Class<?> k = c; k != null; k = k.getSuperclass()) {
             for (Class<?> i : k.getInterfaces()) {
-                if (i.getName().equals(name) || isA(i, name)) {
-                    return true;
+                Class<?> found = i.getName().equals(name) ? i : interfaceOf(i, name);
+                if (found != null) {
+                    return found;
                 }
             }
         }
-        return false;
+        return null;
     }
 
     /** A class within that of a table, or that has another object around each of its own, and no entries: what it is a view of has them. */
     private static boolean isView(Object table) {
         Class<?> c = table.getClass();
         Class<?> around = c.getEnclosingClass();
-        return around != null && (!Modifier.isStatic(c.getModifiers()) || Map.class.isAssignableFrom(around) || Collection.class.isAssignableFrom(around))
-            && !hasOwnArray(table);
+        if (around == null || Modifier.isStatic(c.getModifiers()) && !Map.class.isAssignableFrom(around) && !Collection.class.isAssignableFrom(around)) {
+            return false;
+        }
+        List<Object> fields = new ArrayList<>();
+        ChangedHashes.referredTo(table, fields, NEAR);
+        boolean of = false;
+        for (int i = 0; i < fields.size(); i++) {
+            if (fields.get(i) instanceof Object[]) {
+                return false;
+            }
+            of |= fields.get(i) instanceof Map || fields.get(i) instanceof Collection;
+        }
+        return of;
     }
 
     /** @param pool what messages begin with */
@@ -97,8 +113,13 @@ final class LibraryTables {
                 tables.all.add(table);
             }
         }
-        for (int i = 0; i < tables.all.size(); i++) {
-            tables.makeAnew(tables.all.get(i));
+        // Of those that lead to each other the one comes last that is begun with: not the one that has the entries.
+        for (boolean own : new boolean[] {false, true}) {
+            for (int i = 0; i < tables.all.size(); i++) {
+                if (hasOwnArray(tables.all.get(i)) == own) {
+                    tables.makeAnew(tables.all.get(i));
+                }
+            }
         }
     }
 
@@ -167,9 +188,9 @@ final class LibraryTables {
 
     private static Iterable<?> elements(Object table) {
         try {
-            return table instanceof Set<?> s ? s : (Iterable<?>) table.getClass().getMethod("elementSet").invoke(table);
+            return table instanceof Set<?> s ? s : (Iterable<?>) interfaceOf(table.getClass(), MULTISET).getMethod("elementSet").invoke(table);
         } catch (ReflectiveOperationException e) {
-            return List.of();
+            return (Collection<?>) table;
         }
     }
 
@@ -204,18 +225,21 @@ final class LibraryTables {
     }
 
     private void makeAnew(Object table, Object key) {
-        boolean begun = false;
+        boolean refills = (table instanceof Map || table instanceof Set) && !isUnmade(table);
+        if (!refills && (table.getClass().getName().startsWith(ASKING) || key(table, false) != null)) {
+            throw refusal(pool, table, key, "it cannot be made anew");
+        }
+        if (!refills) {
+            return;
+        }
+        Entries before = null;
         String why;
         try {
-            Entries before = Entries.of(table);
-            if (isUnmade(table) || !(table instanceof Map || table instanceof Set)) {
-                throw refusal(pool, table, key, "it cannot be made anew");
-            }
+            before = Entries.of(table);
             if (before.keys.size() != before.size) {
                 throw refusal(pool, table, key, "it gives " + before.keys.size() + " of " + before.size + " entries");
             }
             before.clear();
-            begun = true;
             before.putAll();
             if (before.equals(Entries.of(table))) {
                 return;
@@ -226,10 +250,18 @@ final class LibraryTables {
         } catch (RuntimeException | StackOverflowError | LinkageError e) {
             why = "it cannot be made anew (" + e + ")";
         }
-        if (begun || key(table, false) != null) {
+        if (before == null || key(table, false) != null || !isUnchanged(before, table)) {
             throw refusal(pool, table, key, why);
         }
         // It finds its keys, and cannot change: it is right as it is.
+    }
+
+    private static boolean isUnchanged(Entries before, Object table) {
+        try {
+            return before.equals(Entries.of(table));
+        } catch (RuntimeException | StackOverflowError | LinkageError e) {
+            return false;
+        }
     }
 
     /** What a table gives as its entries; values: null for a set. */

@@ -115,7 +115,7 @@ final class MapRepairs {
             return;
         }
         boolean sound = U.getInt(m, CONTROL) >= 0 && next == null && !(badBins && hasBadBin(table));
-        if (sound && !rehash) {
+        if (sound && !(rehash && (repairs.mayMerge() || misplaced(table)))) {
             return;
         }
         List<Object> entries = new ArrayList<>();
@@ -131,14 +131,14 @@ final class MapRepairs {
                 gather(bin, entries);
             }
         }
-        if (rehash) {
+        if (rehash && repairs.mayMerge()) {
             List<Object> keys = new ArrayList<>();
             for (int i = 0; i < entries.size(); i++) {
                 keys.add(U.getReference(entries.get(i), KEY));
             }
             repairs.requireDistinct(m, keys);
         }
-        if (!sound || concurrentMisplaced(entries)) {
+        if (!sound || misplaced(table)) {
             rebuild(m, length, entries, rehash);
         }
     }
@@ -228,11 +228,16 @@ final class MapRepairs {
         return met == list.size();
     }
 
-    private static boolean concurrentMisplaced(List<Object> entries) {
-        for (int i = 0; i < entries.size(); i++) {
-            int hash = U.getInt(entries.get(i), HASH);
-            if (hash != concurrentHash(U.getReference(entries.get(i), KEY), hash)) {
-                return true;
+    private static boolean misplaced(Object[] table) {
+        List<Object> entries = new ArrayList<>();
+        for (int i = 0; i < table.length; i++) {
+            entries.clear();
+            gather(table[i], entries);
+            for (int k = 0; k < entries.size(); k++) {
+                int hash = U.getInt(entries.get(k), HASH);
+                if (hash != concurrentHash(U.getReference(entries.get(k), KEY), hash)) {
+                    return true;
+                }
             }
         }
         return false;
@@ -263,14 +268,35 @@ final class MapRepairs {
             this(type, Repairs.offset(declaring, "hash"), Repairs.offset(declaring, "key"), Repairs.offset(declaring, "value"), Repairs.offset(declaring, "next"));
         }
 
-        /** All nodes of a table; null: threads that changed it without a lock have linked them to a circle. */
-        List<Object> of(Object[] bins, long most) {
+        /** Whether threads that changed a table without a lock have linked a bin to a circle: it has more than {@code most} nodes. */
+        boolean hasCircle(Object[] bins, long most) {
+            long n = 0;
+            for (int i = 0; i < bins.length; i++) {
+                for (Object e = bins[i]; e != null && n <= most; e = U.getReference(e, next)) {
+                    n++;
+                }
+            }
+            return n > most;
+        }
+
+        /** Whether a table has a node whose hash is not that of its key. */
+        boolean misplaced(Object[] bins, boolean spread) {
+            for (int i = 0; i < bins.length; i++) {
+                for (Object e = bins[i]; e != null; e = U.getReference(e, next)) {
+                    int saved = U.getInt(e, hash);
+                    Object k = U.getReference(e, key);
+                    if (saved != (spread ? hashOf(k, saved) : plainHash(k, saved))) {
+                        return true;
+                    }
+                }
+            }
+            return false;
+        }
+
+        List<Object> of(Object[] bins) {
             List<Object> all = new ArrayList<>();
             for (int i = 0; i < bins.length; i++) {
                 for (Object n = bins[i]; n != null; n = U.getReference(n, next)) {
-                    if (all.size() > most) {
-                        return null;
-                    }
                     all.add(n);
                 }
             }
@@ -304,23 +330,17 @@ final class MapRepairs {
         Object[] bins = (Object[]) U.getReference(m, MAP_TABLE);
         boolean linked = m instanceof LinkedHashMap;
         Nodes nodes = linked ? LINKED_NODES : HASH_NODES;
-        List<Object> all = bins == null ? null : nodes.of(bins, most);
-        if (all == null) {
+        if (bins == null || !toBeRelinked(m, bins, nodes, true)) {
             return;
         }
-        repairs.requireDistinct(m, nodes.keysOf(all));
-        if (!misplaced(all)) {
-            return;
-        }
+        List<Object> all = nodes.of(bins);
         if (linked) {
-            int n = all.size();
-            all.clear();
-            for (Object e = U.getReference(m, LINKED_HEAD); e != null && all.size() <= n; e = U.getReference(e, AFTER)) {
-                all.add(e);
+            List<Object> inOrder = new ArrayList<>();
+            for (Object e = U.getReference(m, LINKED_HEAD); e != null && inOrder.size() <= all.size(); e = U.getReference(e, AFTER)) {
+                inOrder.add(e);
             }
-            if (all.size() != n) {
-                return;
-            }
+            // Else threads that changed it without a lock have lost the order.
+            all = inOrder.size() == all.size() ? inOrder : all;
         }
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASH_NODE, bins.length);
         Object last = null;
@@ -344,14 +364,14 @@ final class MapRepairs {
         }
     }
 
-    private static boolean misplaced(List<Object> nodes) {
-        for (int i = 0; i < nodes.size(); i++) {
-            int saved = U.getInt(nodes.get(i), HASH_NODES.hash);
-            if (saved != hashOf(U.getReference(nodes.get(i), HASH_NODES.key), saved)) {
-                return true;
-            }
+    private boolean toBeRelinked(Object table, Object[] bins, Nodes nodes, boolean spread) {
+        if (nodes.hasCircle(bins, most)) {
+            return false;
         }
-        return false;
+        if (repairs.mayMerge()) {
+            repairs.requireDistinct(table, nodes.keysOf(nodes.of(bins)));
+        }
+        return nodes.misplaced(bins, spread);
     }
 
     private static int hashOf(Object k, int saved) {
@@ -370,26 +390,17 @@ final class MapRepairs {
     /** By its own table, whatever a subclass says: Properties keeps its entries elsewhere, and has none. */
     private void hashtable(Hashtable<?, ?> m) {
         Object[] bins = (Object[]) U.getReference(m, HASHTABLE_TABLE);
-        if (bins == null) {
+        if (bins == null || !toBeRelinked(m, bins, HASHTABLE_NODES, false)) {
             return;
         }
-        List<Object> all = HASHTABLE_NODES.of(bins, most);
-        if (all == null) {
-            return;
-        }
-        repairs.requireDistinct(m, HASHTABLE_NODES.keysOf(all));
+        List<Object> all = HASHTABLE_NODES.of(bins);
         Object[] table = (Object[]) java.lang.reflect.Array.newInstance(HASHTABLE_ENTRY, bins.length);
-        boolean wrong = false;
         for (int i = 0; i < all.size(); i++) {
             Object from = all.get(i);
-            int saved = U.getInt(from, HASHTABLE_NODES.hash);
-            int h = plainHash(U.getReference(from, HASHTABLE_NODES.key), saved);
-            wrong |= h != saved;
+            int h = plainHash(U.getReference(from, HASHTABLE_NODES.key), U.getInt(from, HASHTABLE_NODES.hash));
             HASHTABLE_NODES.add(from, h, table, (h & 0x7fffffff) % table.length);
         }
-        if (wrong) {
-            repairs.put(m, HASHTABLE_TABLE, table);
-        }
+        repairs.put(m, HASHTABLE_TABLE, table);
     }
 
     private static int plainHash(Object k, int saved) {

@@ -85,46 +85,98 @@ final class CodeDigest {
     }
 
     /**
-     * The digest of the method {@code hashCode()} of a class, and of those that it calls, as far as they are of the class or of those above it.
+     * The digest of the method {@code hashCode()} of a class, and of those that it calls, as far as they are of the class, of those above it, or of its interfaces.
      *
-     * @param chain the class file of the class, and of those above it that are not the JDK's, its interfaces last
+     * @param chain the class file of the class, and of those above it that are not the JDK's
+     * @param interfaces internal names of the interfaces that are not the JDK's
+     * @param files gives the class files of these
      * @return 0: there is none
+     * @throws RuntimeException the code is not all there is: it asks for the fields by reflection; or a file is missing or cannot be read
      */
-    static long ofHashCode(List<byte[]> chain) {
-        List<CodeDigest> classes = new ArrayList<>();
+    static long ofHashCode(List<byte[]> chain, Set<String> interfaces, Function<String, byte[]> files) {
+        HashCode h = new HashCode(interfaces, files);
         for (int i = 0; i < chain.size(); i++) {
-            CodeDigest d = new CodeDigest(name -> null, new HashMap<>(), 0);
-            d.methods = new HashMap<>();
-            d.read(chain.get(i));
-            classes.add(d);
+            h.add(chain.get(i));
         }
-        Set<Method> met = new HashSet<>();
-        return addCalled(classes, 0, "productElement(I)Ljava/lang/Object;", addCalled(classes, 0, "hashCode()I", 0, met), met);
+        h.follow(0, "hashCode()I");
+        if (interfaces.contains("scala/Product")) {
+            h.follow(0, "productElement(I)Ljava/lang/Object;");
+        }
+        return h.sum;
     }
 
-    /** @param from the class at which the method is looked for first */
-    private static long addCalled(List<CodeDigest> classes, int from, String method, long hash, Set<Method> met) {
-        int at = from;
-        while (at < classes.size() && !classes.get(at).methods.containsKey(method)) {
-            at++;
+    /** Follows the calls of a {@code hashCode()}. */
+    private static final class HashCode {
+        private final Set<String> interfaces;
+        private final Function<String, byte[]> files;
+        /** The most derived first; interfaces, which few calls lead to, last. */
+        private final List<CodeDigest> classes = new ArrayList<>();
+        private final Set<Method> met = new HashSet<>();
+        private boolean complete;
+        private long sum;
+
+        HashCode(Set<String> interfaces, Function<String, byte[]> files) {
+            this.interfaces = interfaces;
+            this.files = files;
         }
-        Method m = at < classes.size() ? classes.get(at).methods.get(method) : null;
-        if (m == null || !met.add(m)) {
-            return hash;
+
+        void add(byte[] file) {
+            CodeDigest d = new CodeDigest(name -> null, new HashMap<>(), 0);
+            d.methods = new HashMap<>();
+            d.read(file);
+            classes.add(d);
         }
-        long sum = (hash ^ m.digest) * FNV_PRIME;
-        for (int i = 0; i < m.calls.size(); i++) {
-            Call c = m.calls.get(i);
+
+        private void complete() {
+            if (!complete) {
+                complete = true;
+                for (String name : interfaces) {
+                    add(files.apply(name));
+                }
+            }
+        }
+
+        /** @param from the class at which the method is looked for first */
+        void follow(int from, String method) {
+            int at = holder(from, method);
+            if (at == classes.size() && !complete) {
+                complete();
+                at = holder(from, method);
+            }
+            Method m = at < classes.size() ? classes.get(at).methods.get(method) : null;
+            if (m == null || !met.add(m)) {
+                return;
+            }
+            sum = (sum ^ m.digest) * FNV_PRIME;
+            for (int i = 0; i < m.calls.size(); i++) {
+                follow(m.calls.get(i));
+            }
+        }
+
+        private void follow(Call c) {
+            if (c.method.startsWith("reflection")) {
+                throw new IllegalStateException(c.method);
+            }
+            if (interfaces.contains(c.owner)) {
+                complete();
+            }
             int owner = 0;
             while (owner < classes.size() && !classes.get(owner).name.equals(c.owner)) {
                 owner++;
             }
             if (owner < classes.size()) {
                 Method own = classes.get(owner).methods.get(c.method);
-                sum = addCalled(classes, c.exact || own != null && own.isPrivate ? owner : 0, c.method, sum, met);
+                follow(c.exact || own != null && own.isPrivate ? owner : 0, c.method);
             }
         }
-        return sum;
+
+        private int holder(int from, String method) {
+            int at = from;
+            while (at < classes.size() && !classes.get(at).methods.containsKey(method)) {
+                at++;
+            }
+            return at;
+        }
     }
 
     private void read(byte[] file) {

@@ -1,9 +1,9 @@
 package io.towa.policy;
 
 import java.util.ArrayList;
-import java.util.LinkedHashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Set;
+import java.util.Map;
 
 /**
  * The code of {@code hashCode()}, by which a version of a class is told from another: hash tables that have instances for keys must be made anew if it is another one.
@@ -20,32 +20,26 @@ public final class HashCodes {
 
     /** @return at most 16 hexadecimal digits; empty: the code is not known, for the class has no file that can be read */
     public static String digest(Class<?> c) {
-        Set<Class<?>> all = new LinkedHashSet<>();
-        for (Class<?> k = c; k != null; k = k.getSuperclass()) {
-            all.add(k);
-        }
-        for (Class<?> k = c; k != null; k = k.getSuperclass()) {
-            addInterfaces(k, all);
-        }
         List<byte[]> chain = new ArrayList<>();
-        for (Class<?> k : all) {
-            byte[] file = k.getClassLoader() == null ? null : ClassFiles.read(k.getClassLoader(), k.getName());
-            if (file != null) {
-                chain.add(file);
-            } else if (k.getClassLoader() != null) {
-                return "";
-            }
+        Map<String, Class<?>> interfaces = new LinkedHashMap<>();
+        for (Class<?> k = c; k != null && k.getClassLoader() != null; k = k.getSuperclass()) {
+            chain.add(ClassFiles.read(k.getClassLoader(), k.getName()));
+            addInterfaces(k, interfaces);
+        }
+        if (chain.contains(null)) {
+            return "";
         }
         try {
-            return Long.toHexString(CodeDigest.ofHashCode(chain));
+            return Long.toHexString(CodeDigest.ofHashCode(chain, interfaces.keySet(),
+                name -> ClassFiles.read(interfaces.get(name).getClassLoader(), name)));
         } catch (RuntimeException e) {
             return "";
         }
     }
 
-    private static void addInterfaces(Class<?> k, Set<Class<?>> into) {
+    private static void addInterfaces(Class<?> k, Map<String, Class<?>> into) {
         for (Class<?> i : k.getInterfaces()) {
-            if (i.getClassLoader() != null && into.add(i)) {
+            if (i.getClassLoader() != null && into.put(i.getName().replace('.', '/'), i) == null) {
                 addInterfaces(i, into);
             }
         }

@@ -172,6 +172,18 @@ public class LibraryTablesTest {
         refused(hash + fill + "t.asks = true; } }", hash.replace("return a", "return 31 * a + 5") + now, "it gives ");
     }
 
+    /** A hash code that asks for the fields by reflection has the same code, whatever they are. */
+    @Test
+    void fieldsThatReflectionFinds() throws Exception {
+        String k = "; public int hashCode() { return reflectionHashCode(); } int reflectionHashCode() { int h = 3; try {"
+            + " for (java.lang.reflect.Field f : K.class.getDeclaredFields()) h = 31 * h + (int) f.get(this); } catch (IllegalAccessException e) { throw new AssertionError(e); }"
+            + " return h; } public boolean equals(Object o) { return o instanceof K k && k.a == a; } K(int i) { a = i; } }";
+        Path p = SavedPool.save(make(versions.classes("class K { int a" + k + " class P { " + TABLE + " t = new " + TABLE
+            + "(); { for (int i = 0; i < 9; i++) t.put(new K(i), i); } }"), "P"));
+        String now = " class P { " + TABLE + " t; int n() { int n = 0; for (int i = 0; i < 9; i++) n += t.containsKey(new K(i)) ? 1 : 0; return n; } }";
+        assertEquals(9, call(SavedPool.load(p, TowaOptions.DEFAULT.withLoader(versions.classes("class K { int a, more" + k + now))), "n"));
+    }
+
     /** Each look at a primitive value gives another box. */
     @Test
     void valuesMayBeOtherObjectsEachTime() throws Exception {
