@@ -281,6 +281,10 @@ final class ClassInfo {
         return known;
     }
 
+    void assumeHash(String known) {
+        hash = known;
+    }
+
     /** The fields as a class record has them. */
     List<Records.Field> recordFields() {
         List<Records.Field> all = new ArrayList<>();

@@ -83,7 +83,7 @@ final class ClassMapping implements Errand {
         }
         info = form == Layout.FORM_NAMED ? DurableGraph.named() : ClassInfos.of(type);
         same = record.instanceBytes() == info.instanceBytes && record.name().equals(info.recordName()) && record.fields().equals(info.recordFields())
-            && names.isUnchanged(record) && HashCodes.same(record.hash(), record.hash().isEmpty() ? "" : info.hash());
+            && names.isUnchanged(record);
         if (info.refusal != null) {
             fault = changed("cannot be durable: " + info.refusal, null);
             return;
@@ -145,6 +145,19 @@ final class ClassMapping implements Errand {
     /** Whether instances that were met may be equal now, and were different: a field is no more. */
     boolean mayMerge() {
         return reached && dropped && form == Layout.FORM_OBJECT && info.hashesItself();
+    }
+
+    /** Whether there is a hash code to {@linkplain #compareHash compare}. */
+    boolean hasHash() {
+        return fault == null && form == Layout.FORM_OBJECT && !record.hash().isEmpty();
+    }
+
+    /** @param known the class comes from the files from which it came when its hash code was compared last */
+    void compareHash(boolean known) {
+        if (known) {
+            info.assumeHash(record.hash());
+        }
+        same &= HashCodes.same(record.hash(), info.hash());
     }
 
     /** Before the first instance. */

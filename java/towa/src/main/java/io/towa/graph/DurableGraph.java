@@ -105,6 +105,7 @@ public final class DurableGraph {
             }
             if (file.fresh()) {
                 Replicas.reset(0);
+                KnownCode.none();
                 Loads.doubtSizes();
             } else {
                 Recovery.recover(file, allocator, classes, how);
@@ -213,6 +214,7 @@ public final class DurableGraph {
         boolean closed = false;
         try {
             Loads.noteStale();
+            KnownCode.save();
             PoolException lost = lastCommit();
             committer = null;
             active = false;
@@ -393,6 +395,7 @@ public final class DurableGraph {
         if (same == null) {
             same = Records.addClass(allocator, nextIndex++, c.form, c.instanceBytes, c.recordName(), c.recordFields(), c.origin(), c.hash());
             classes.add(same);
+            KnownCode.added(c);
         }
         return same;
     }

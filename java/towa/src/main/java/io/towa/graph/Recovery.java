@@ -106,6 +106,10 @@ final class Recovery {
             }
         }
         noteHashes(mappings);
+        if (rewritten) {
+            KnownCode.forget();
+        }
+        KnownCode.save();
         Loads.doubtSizes();
         Loads.open();
         setFields(roots);
@@ -458,6 +462,7 @@ final class Recovery {
             }
             all[r.index()] = new ClassMapping(pool, r, names);
         }
+        KnownCode.compare(all);
         return all;
     }
 

@@ -5,7 +5,7 @@ package io.towa.pool;
  *
  * <pre>
  *   0        superblock, slot 0        4096   superblock, slot 1        512   number of the last commit whose pages are here
- *   8192     words, each updated by one aligned store; none of them is ever 0 but the hint and that of sizes
+ *   8192     words, each updated by one aligned store; none of them is ever 0 but the hint and those of sizes and code
  *   65536    segments of 4096 bytes up to the frontier: records and replicas
  *   capacity number of the last commit whose pages were begun to be written here
  * </pre>
@@ -40,6 +40,8 @@ public final class Layout {
     public static final long KEPT = 8248;
     /** {@link #NONE}: each collection's size is that of its entries; anything else, as in older pools: it may not be. */
     public static final long COUNTS = 8264;
+    /** Sum of the stamps of the files from which the classes were that {@link #CLASSES} has; 0: it is not known. */
+    public static final long CODE = 8272;
 
     public static final long HEAP = 65536;
     public static final int SEGMENT = 4096;

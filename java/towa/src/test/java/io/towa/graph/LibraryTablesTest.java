@@ -4,6 +4,7 @@ import static io.towa.graph.Versions.get;
 import static io.towa.graph.Versions.make;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -170,6 +171,31 @@ public class LibraryTablesTest {
         String hash = "record K(int a, int b) { public int hashCode() { return a; } }";
         refused(hash + fill.replace("< 9", "< 4") + "t.fixed = true; } }", hash.replace("return a", "return a + 8") + now, "UnsupportedOperationException");
         refused(hash + fill + "t.asks = true; } }", hash.replace("return a", "return 31 * a + 5") + now, "it gives ");
+    }
+
+    /** Class files are not read while they are those that they were: another one is noticed in the same place, of the same size, with the old time. */
+    @Test
+    void aClassFileThatIsReplaced() throws Exception {
+        String k = "class K { int a; K(int i) { a = i; } public int hashCode() { return 7 * a; } public boolean equals(Object o) { return o instanceof K k && k.a == a; } }";
+        String p = " class P { java.util.Set<Object> s = new java.util.HashSet<>(java.util.Set.of(new K(5))); boolean has() { return s.contains(new K(5)); } }";
+        ClassLoader old = versions.classes(k + p);
+        ClassLoader now = versions.classes(k.replace("7 * a", "9 * a") + p);
+        java.net.URL folder = ((java.net.URLClassLoader) old).getURLs()[0];
+        Path pool = SavedPool.save(make(old, "P"));
+        for (int run = 0; run < 2; run++) {
+            assertEquals(true, call(SavedPool.load(pool, TowaOptions.DEFAULT.withLoader(new java.net.URLClassLoader(new java.net.URL[] {folder}))), "has"));
+            assertFalse(Recovery.last().rewritten());
+        }
+        Path file = Path.of(folder.toURI()).resolve("K.class");
+        Path other = Path.of(((java.net.URLClassLoader) now).getURLs()[0].toURI()).resolve("K.class");
+        var time = java.nio.file.Files.getLastModifiedTime(file);
+        assertEquals(java.nio.file.Files.size(file), java.nio.file.Files.size(other));
+        java.nio.file.Files.write(file, java.nio.file.Files.readAllBytes(other));
+        java.nio.file.Files.setLastModifiedTime(file, time);
+        for (int run = 0; run < 2; run++) {
+            assertEquals(true, call(SavedPool.load(pool, TowaOptions.DEFAULT.withLoader(new java.net.URLClassLoader(new java.net.URL[] {folder}))), "has"));
+            assertEquals(run == 0, Recovery.last().rewritten());
+        }
     }
 
     /** A hash code that asks for the fields by reflection has the same code, whatever they are. */
