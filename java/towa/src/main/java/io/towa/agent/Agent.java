@@ -58,6 +58,8 @@ public final class Agent {
     private static volatile boolean opened;
     /** Numbered classes, but for the boot loader's, each with the class file that it was defined from. */
     private static final LongSet DEFINED = new LongSet();
+    /** When the agent began, in milliseconds: the program has loaded none of its classes before. */
+    public static final long BEGAN = System.currentTimeMillis();
     /** The class whose class file {@link #classFile} asks for, and the file; guarded by {@link #ASKING}. */
     private static final Object ASKING = new Object();
     private static volatile Class<?> asked;

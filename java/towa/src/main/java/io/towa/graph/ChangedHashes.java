@@ -1,5 +1,6 @@
 package io.towa.graph;
 
+import io.towa.policy.HashCodes;
 import io.towa.pool.Layout;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -17,7 +18,6 @@ final class ChangedHashes {
     private static final int MOST = 256;
 
     private final Set<Class<?>> classes = new HashSet<>();
-    private final Set<Class<?>> merging = new HashSet<>();
     /** Whether a class has the hash code of the identity, and so nothing within its instances counts. */
     private final Map<Class<?>, Boolean> byIdentity = new HashMap<>();
 
@@ -26,9 +26,6 @@ final class ChangedHashes {
         for (int i = 1; i < mappings.length; i++) {
             ClassMapping m = mappings[i];
             if (m != null && m.mayMerge()) {
-                merging.add(m.type);
-            }
-            if (m != null && (m.mayMerge() || m.hashChanged())) {
                 classes.add(m.type);
             }
         }
@@ -38,22 +35,8 @@ final class ChangedHashes {
         return !classes.isEmpty();
     }
 
-    /** Whether keys that were different may be equal now: a field of their class is no more. */
-    boolean mayMerge() {
-        return !merging.isEmpty();
-    }
-
     /** Whether {@code key} may have another hash code, or be equal to others: it is of such a class, or refers to something that is. */
     boolean within(Object key) {
-        return within(key, classes);
-    }
-
-    /** Whether {@code key} may be equal to others now. */
-    boolean mayMerge(Object key) {
-        return within(key, merging);
-    }
-
-    private boolean within(Object key, Set<Class<?>> classes) {
         if (key == null || classes.isEmpty()) {
             return false;
         }
@@ -78,11 +61,7 @@ final class ChangedHashes {
     private boolean byIdentity(Class<?> c) {
         Boolean known = byIdentity.get(c);
         if (known == null) {
-            try {
-                known = c.getMethod("hashCode").getDeclaringClass() == Object.class || Enum.class.isAssignableFrom(c);
-            } catch (NoSuchMethodException | LinkageError e) {
-                known = false;
-            }
+            known = HashCodes.isIdentity(c);
             byIdentity.put(c, known);
         }
         return known;

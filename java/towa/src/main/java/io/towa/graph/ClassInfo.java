@@ -265,9 +265,9 @@ final class ClassInfo {
         return known;
     }
 
-    /** Whether {@link #hash} is worth asking for: a class that is not the JDK's has the {@code hashCode} of its instances. */
-    boolean hashesItself() {
-        return form == Layout.FORM_OBJECT && refusal == null && Policy.hashesItself(type);
+    /** Whether instances have another hash code than that of their identity, and the class is not the JDK's: {@link #hash} is worth asking for. */
+    boolean hasOwnHash() {
+        return form == Layout.FORM_OBJECT && refusal == null && type.getClassLoader() != null && !HashCodes.isIdentity(type);
     }
 
     /** What tells the class' {@code hashCode} from that of another version; empty: not known, or the class is the JDK's. The first call may load classes. */
@@ -275,7 +275,7 @@ final class ClassInfo {
         String known = hash;
         if (known == null) {
             boolean jdk = form != Layout.FORM_OBJECT || refusal != null || type.getClassLoader() == null;
-            known = jdk ? "" : hashesItself() ? HashCodes.digest(type) : HashCodes.NONE;
+            known = jdk ? "" : hasOwnHash() ? HashCodes.digest(type) : HashCodes.NONE;
             hash = known;
         }
         return known;

@@ -138,13 +138,14 @@ final class ClassMapping implements Errand {
         if (!reached || same || form != Layout.FORM_OBJECT) {
             return false;
         }
-        boolean known = !record.hash().isEmpty() && !info.hash().isEmpty();
-        return known ? !record.hash().equals(info.hash()) : info.hashesItself();
+        // The hash code of a class itself follows from its name.
+        boolean known = !record.hash().isEmpty() && !info.hash().isEmpty() && record.name().equals(info.recordName());
+        return known ? !record.hash().equals(info.hash()) : info.hasOwnHash();
     }
 
-    /** Whether instances that were met may be equal now, and were different: a field is no more. */
+    /** Whether instances that were met may be equal now, and were different: a field is no more, or the hash code another, and so equals perhaps. */
     boolean mayMerge() {
-        return reached && dropped && form == Layout.FORM_OBJECT && info.hashesItself();
+        return hashChanged() || reached && dropped && form == Layout.FORM_OBJECT && info.hasOwnHash();
     }
 
     /** Whether there is a hash code to {@linkplain #compareHash compare}. */
@@ -152,12 +153,16 @@ final class ClassMapping implements Errand {
         return fault == null && form == Layout.FORM_OBJECT && !record.hash().isEmpty();
     }
 
-    /** @param known the class comes from the files from which it came when its hash code was compared last */
-    void compareHash(boolean known) {
+    /**
+     * @param known the class comes from the files from which it came when its hash code was compared last
+     * @return whether it is known to be the same
+     */
+    boolean compareHash(boolean known) {
         if (known) {
             info.assumeHash(record.hash());
         }
         same &= HashCodes.same(record.hash(), info.hash());
+        return record.hash().equals(info.hash());
     }
 
     /** Before the first instance. */

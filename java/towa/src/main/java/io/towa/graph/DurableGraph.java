@@ -378,7 +378,7 @@ public final class DurableGraph {
 
     /** Outside the lock, and as code of the program runs inside the gate: loaders of the program are asked, and other agents. */
     private static void findOrigin(ClassInfo c) {
-        if (!c.mayHaveOrigin() && !c.hashesItself()) {
+        if (!c.mayHaveOrigin() && !c.hasOwnHash()) {
             return;
         }
         Gate.enterAgain();

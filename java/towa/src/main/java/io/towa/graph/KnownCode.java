@@ -33,10 +33,14 @@ final class KnownCode {
             }
         }
         boolean unchanged = Nvm.getLong(Layout.CODE) == sum;
+        boolean settled = true;
         for (int i = 1; i < mappings.length; i++) {
             if (mappings[i] != null && mappings[i].hasHash()) {
-                mappings[i].compareHash(unchanged && all[i] != 0);
+                settled &= mappings[i].compareHash(unchanged && all[i] != 0);
             }
+        }
+        if (!settled) {
+            forget();
         }
     }
 
@@ -52,7 +56,7 @@ final class KnownCode {
         return CodeStamps.mix(stamp ^ c.recordName().hashCode() ^ (long) hash.hashCode() << 32);
     }
 
-    /** Records have gone: the next opening compares them all. */
+    /** Records have gone, or the code of some class is not known, or another: the next opening compares them all. */
     static void forget() {
         sum = 0;
     }

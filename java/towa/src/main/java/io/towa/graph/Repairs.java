@@ -102,7 +102,7 @@ final class Repairs {
 
     /** Whether {@link #requireDistinct} is worth asking. */
     boolean mayMerge() {
-        return changed.mayMerge();
+        return changed.any();
     }
 
     /** Refuses a table of which two keys have become equal since their class has changed: one of the entries would not be found. */
@@ -120,7 +120,7 @@ final class Repairs {
                 continue;
             }
             // Others were equal before: the program has changed them since it put them in.
-            if (!first && changed.mayMerge(keys.get(i))) {
+            if (!first && changed.within(keys.get(i))) {
                 throw LibraryTables.refusal("", table, keys.get(i), "two of its keys are equal now");
             }
         }

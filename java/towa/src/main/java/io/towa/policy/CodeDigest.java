@@ -2,6 +2,7 @@ package io.towa.policy;
 
 import io.towa.agent.NumberedNames;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
@@ -89,18 +90,25 @@ final class CodeDigest {
      *
      * @param chain the class file of the class, and of those above it that are not the JDK's
      * @param interfaces internal names of the interfaces that are not the JDK's
-     * @param files gives the class files of these
+     * @param all all methods count: a class of the JDK's may call any of them
+     * @param files gives the class files of these interfaces
      * @return 0: there is none
      * @throws RuntimeException the code is not all there is: it asks for the fields by reflection; or a file is missing or cannot be read
      */
-    static long ofHashCode(List<byte[]> chain, Set<String> interfaces, Function<String, byte[]> files) {
+    static long ofHashCode(List<byte[]> chain, Set<String> interfaces, boolean all, Function<String, byte[]> files) {
         HashCode h = new HashCode(interfaces, files);
         for (int i = 0; i < chain.size(); i++) {
             h.add(chain.get(i));
         }
         h.follow(0, "hashCode()I");
         if (interfaces.contains("scala/Product")) {
+            // Its runtime hashes case classes by these.
             h.follow(0, "productElement(I)Ljava/lang/Object;");
+            h.follow(0, "productPrefix()Ljava/lang/String;");
+            h.follow(0, "productArity()I");
+        }
+        if (all) {
+            h.followAll();
         }
         return h.sum;
     }
@@ -153,9 +161,20 @@ final class CodeDigest {
             }
         }
 
+        private void followAll() {
+            for (int i = 0; i < classes.size(); i++) {
+                List<String> names = new ArrayList<>(classes.get(i).methods.keySet());
+                Collections.sort(names);
+                for (int k = 0; k < names.size(); k++) {
+                    follow(i, names.get(k));
+                }
+            }
+        }
+
         private void follow(Call c) {
-            if (c.method.startsWith("reflection")) {
-                throw new IllegalStateException(c.method);
+            boolean fields = c.owner.equals("java/lang/Class") && (c.method.contains("Field") || c.method.contains("RecordComponents"));
+            if (fields || c.method.startsWith("reflection")) {
+                throw new IllegalStateException("by reflection: " + c.method);
             }
             if (interfaces.contains(c.owner)) {
                 complete();

@@ -1,5 +1,6 @@
 package io.towa.policy;
 
+import io.towa.agent.Agent;
 import java.io.IOException;
 import java.net.URL;
 import java.net.URISyntaxException;
@@ -15,9 +16,13 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * Tells whether the files that classes come from may have changed, without reading them: by size, number and time of the last change of each jar, or of each class
- * file in a folder. The kernel sets that time; no copy and no build can set it back. One instance for one opening.
+ * file in a folder. The kernel sets that time; no copy can set it back. One instance for one opening.
  */
 public final class CodeStamps {
+    private static final long FOLDER = -1;
+    /** From the start of the Java machine to that of the agent, and then some. */
+    private static final long MARGIN_MS = 60_000;
+
     private final Map<Path, Long> known = new HashMap<>();
     private final Map<URL, Path> places = new HashMap<>();
 
@@ -59,20 +64,22 @@ public final class CodeStamps {
                 places.put(url, place);
             }
             long jar = stamp(place);
-            return jar != 0 ? jar : stamp(place.resolve(k.getName().replace('.', '/') + ".class"));
+            long stamp = jar != FOLDER ? jar : stamp(place.resolve(k.getName().replace('.', '/') + ".class"));
+            return stamp == FOLDER ? 0 : stamp;
         } catch (IOException | URISyntaxException | IllegalArgumentException | UnsupportedOperationException | FileSystemNotFoundException | SecurityException e) {
             return 0;
         }
     }
 
-    /** 0: a folder. */
+    /** {@link #FOLDER}; 0: it may have been written since the program began, so classes may come from what it was before. */
     private long stamp(Path file) throws IOException {
         Long stamp = known.get(file);
         if (stamp == null) {
             Map<String, Object> a = Files.readAttributes(file, "unix:isDirectory,size,ino,ctime");
             long time = ((java.nio.file.attribute.FileTime) a.get("ctime")).to(TimeUnit.NANOSECONDS);
             long all = mix(mix(mix((Long) a.get("size")) + ((Number) a.get("ino")).longValue()) + time);
-            stamp = (Boolean) a.get("isDirectory") ? 0L : all == 0 ? 1 : all;
+            boolean late = TimeUnit.NANOSECONDS.toMillis(time) > Agent.BEGAN - MARGIN_MS;
+            stamp = (Boolean) a.get("isDirectory") ? FOLDER : late ? 0 : all == 0 || all == FOLDER ? 1 : all;
             known.put(file, stamp);
         }
         return stamp;

@@ -135,6 +135,9 @@ public class LibraryTablesTest {
             + "|record K(int a) { public int hashCode() { return mixed(); } int mixed() { return 7 * a; } }|new K(i)",
         "interface I { int a(); default int h() { return a(); } } record K(int a) implements I { public int hashCode() { return h(); } }|new K(i)"
             + "|interface I { int a(); default int h() { return 7 * a(); } } record K(int a) implements I { public int hashCode() { return h(); } }|new K(i)",
+        "class K extends java.util.AbstractList<Integer> { int a; K(int i) { a = i; } public int size() { return 1; } public Integer get(int i) { return a; } }|new K(i)"
+            + "|class K extends java.util.AbstractList<Integer> { int a; K(int i) { a = i; } public int size() { return 1; } public Integer get(int i) { return 7 * a; } }"
+            + "|new K(i)",
         BASE + "class K extends B { K(int a) { this.a = a; } int mixed() { return a; } }|new K(i)"
             + "|" + BASE + "class K extends B { K(int a) { this.a = a; } int mixed() { return 7 * a; } }|new K(i)",
         BASE + "class K extends B { K(int a) { this.a = a; } public int hashCode() { return own() + 1; } int mixed() { return a; } }|new K(i)"
