@@ -17,6 +17,8 @@ final class ChangedHashes {
     /** What has more objects within is taken to have one of such a class. */
     private static final int MOST = 256;
 
+    static final ChangedHashes NONE = new ChangedHashes(new ClassMapping[0]);
+
     private final Set<Class<?>> classes = new HashSet<>();
     /** Whether a class has the hash code of the identity, and so nothing within its instances counts. */
     private final Map<Class<?>, Boolean> byIdentity = new HashMap<>();
@@ -35,7 +37,7 @@ final class ChangedHashes {
         return !classes.isEmpty();
     }
 
-    /** Whether {@code key} may have another hash code, or be equal to others: it is of such a class, or refers to something that is. */
+    /** Whether {@code key} is of such a class, or refers to an object of one. Then its hash code may be another, and it may be equal to another key. */
     boolean within(Object key) {
         if (key == null || classes.isEmpty()) {
             return false;

@@ -99,7 +99,7 @@ final class ClassMapping implements Errand {
         isString = type == String.class;
         isOnDemand = type == OnDemand.class;
         suspect = form == Layout.FORM_OBJECT && Repairs.suspect(type);
-        counted = form == Layout.FORM_OBJECT && CountRepairs.isCounted(type);
+        counted = form == Layout.FORM_OBJECT && Repairs.counted(type);
         library = form == Layout.FORM_OBJECT && LibraryTables.isOne(type);
         plan(names);
     }
@@ -134,7 +134,7 @@ final class ClassMapping implements Errand {
      * Whether instances that were met may have another hash code than when they were saved. Not if its code is the same, and so the fields that it reads are; the
      * identity, from which that of {@link Object} follows, is kept.
      */
-    boolean hashChanged() {
+    private boolean hashChanged() {
         if (!reached || same || form != Layout.FORM_OBJECT) {
             return false;
         }

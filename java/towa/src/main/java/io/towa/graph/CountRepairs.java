@@ -32,33 +32,19 @@ import jdk.internal.misc.Unsafe;
 final class CountRepairs {
     private static final Unsafe U = Unsafe.getUnsafe();
 
-    private static final String CHM = "java.util.concurrent.ConcurrentHashMap$";
-    private static final long CHM_TABLE = Repairs.offset(ConcurrentHashMap.class, "table");
-    private static final long CHM_BASE = Repairs.offset(ConcurrentHashMap.class, "baseCount");
-    private static final long CHM_CELLS = Repairs.offset(ConcurrentHashMap.class, "counterCells");
-    private static final Class<?> CHM_TREE = EnumRepairs.type(CHM + "TreeBin");
-    private static final long CHM_NEXT = Repairs.offset(EnumRepairs.type(CHM + "Node"), "next");
-    private static final long CHM_FIRST = Repairs.offset(CHM_TREE, "first");
-    private static final long CELL_VALUE = Repairs.offset(EnumRepairs.type(CHM + "CounterCell"), "value");
+    private static final long CELL_VALUE = Repairs.offset(Repairs.type("java.util.concurrent.ConcurrentHashMap$CounterCell"), "value");
 
-    private static final long MAP_TABLE = Repairs.offset(HashMap.class, "table");
     private static final long MAP_SIZE = Repairs.offset(HashMap.class, "size");
-    private static final long MAP_NEXT = Repairs.offset(EnumRepairs.type("java.util.HashMap$Node"), "next");
-    private static final Class<?> LINKED = EnumRepairs.type("java.util.LinkedHashMap$Entry");
-    private static final long LINKED_HEAD = Repairs.offset(LinkedHashMap.class, "head");
-    private static final long LINKED_TAIL = Repairs.offset(LinkedHashMap.class, "tail");
+    private static final long MAP_NEXT = Repairs.offset(Repairs.type("java.util.HashMap$Node"), "next");
     private static final long LINKED_MODE = Repairs.offset(LinkedHashMap.class, "putMode");
-    private static final long LINKED_BEFORE = Repairs.offset(LINKED, "before");
-    private static final long LINKED_AFTER = Repairs.offset(LINKED, "after");
 
-    private static final long HASHTABLE_TABLE = Repairs.offset(Hashtable.class, "table");
     private static final long HASHTABLE_COUNT = Repairs.offset(Hashtable.class, "count");
-    private static final long HASHTABLE_NEXT = Repairs.offset(EnumRepairs.type("java.util.Hashtable$Entry"), "next");
+    private static final long HASHTABLE_NEXT = Repairs.offset(Repairs.type("java.util.Hashtable$Entry"), "next");
 
     private static final long IDENTITY_TABLE = Repairs.offset(IdentityHashMap.class, "table");
     private static final long IDENTITY_SIZE = Repairs.offset(IdentityHashMap.class, "size");
 
-    private static final Class<?> TREE = EnumRepairs.type("java.util.TreeMap$Entry");
+    private static final Class<?> TREE = Repairs.type("java.util.TreeMap$Entry");
     private static final long TREE_ROOT = Repairs.offset(TreeMap.class, "root");
     private static final long TREE_SIZE = Repairs.offset(TreeMap.class, "size");
     private static final long TREE_LEFT = Repairs.offset(TREE, "left");
@@ -66,17 +52,17 @@ final class CountRepairs {
     /** A red-black tree of 2^31 entries is less deep, even in the midst of an insertion. */
     private static final int DEEPEST = 128;
 
-    private static final Class<?> SKIP = EnumRepairs.type("java.util.concurrent.ConcurrentSkipListMap$Node");
+    private static final Class<?> SKIP = Repairs.type("java.util.concurrent.ConcurrentSkipListMap$Node");
     private static final long SKIP_HEAD = Repairs.offset(ConcurrentSkipListMap.class, "head");
     private static final long SKIP_ADDER = Repairs.offset(ConcurrentSkipListMap.class, "adder");
-    private static final long SKIP_FIRST = Repairs.offset(EnumRepairs.type("java.util.concurrent.ConcurrentSkipListMap$Index"), "node");
+    private static final long SKIP_FIRST = Repairs.offset(Repairs.type("java.util.concurrent.ConcurrentSkipListMap$Index"), "node");
     private static final long SKIP_NEXT = Repairs.offset(SKIP, "next");
     private static final long SKIP_KEY = Repairs.offset(SKIP, "key");
     private static final long SKIP_VALUE = Repairs.offset(SKIP, "val");
     private static final long ADDER_CELLS = Repairs.offset(LongAdder.class.getSuperclass(), "cells");
     private static final long ADDER_BASE = Repairs.offset(LongAdder.class.getSuperclass(), "base");
 
-    private static final Class<?> LIST = EnumRepairs.type("java.util.LinkedList$Node");
+    private static final Class<?> LIST = Repairs.type("java.util.LinkedList$Node");
     private static final long LIST_FIRST = Repairs.offset(LinkedList.class, "first");
     private static final long LIST_LAST = Repairs.offset(LinkedList.class, "last");
     private static final long LIST_SIZE = Repairs.offset(LinkedList.class, "size");
@@ -88,7 +74,7 @@ final class CountRepairs {
     private static final long BITS_USED = Repairs.offset(BitSet.class, "wordsInUse");
     private static final long ENUM_VALUES = Repairs.offset(EnumMap.class, "vals");
     private static final long ENUM_SIZE = Repairs.offset(EnumMap.class, "size");
-    private static final Class<?> JUMBO = EnumRepairs.type("java.util.JumboEnumSet");
+    private static final Class<?> JUMBO = Repairs.type("java.util.JumboEnumSet");
     private static final long JUMBO_ELEMENTS = Repairs.offset(JUMBO, "elements");
     private static final long JUMBO_SIZE = Repairs.offset(JUMBO, "size");
 
@@ -100,12 +86,6 @@ final class CountRepairs {
     CountRepairs(Repairs repairs, long most) {
         this.repairs = repairs;
         this.most = most;
-    }
-
-    /** Classes at whose instances nothing but this class looks. */
-    static boolean isCounted(Class<?> c) {
-        return TreeMap.class.isAssignableFrom(c) || ConcurrentSkipListMap.class.isAssignableFrom(c) || LinkedList.class.isAssignableFrom(c)
-            || ArrayDeque.class.isAssignableFrom(c) || BitSet.class.isAssignableFrom(c);
     }
 
     void look(Object o) {
@@ -136,12 +116,16 @@ final class CountRepairs {
 
     // ---- tables
 
-    /** @return how many entries the bins of a table have; more than {@link #most}: they are linked to a circle */
     private long entries(Object[] table, long next) {
+        return entries(table, next, most);
+    }
+
+    /** @return how many entries the bins of a table have; more than {@code most}: they are linked to a circle */
+    static long entries(Object[] table, long next, long most) {
         long n = 0;
         for (int i = 0; table != null && i < table.length; i++) {
             Object bin = table[i];
-            Object e = bin != null && bin.getClass() == CHM_TREE ? U.getReference(bin, CHM_FIRST) : bin;
+            Object e = bin != null && bin.getClass() == MapRepairs.TREE_BIN ? U.getReference(bin, MapRepairs.FIRST) : bin;
             for (; e != null && n <= most; e = U.getReference(e, next)) {
                 n++;
             }
@@ -151,21 +135,21 @@ final class CountRepairs {
 
     /** A table in the midst of a resize is made anew later, and counted then ({@link MapRepairs}). */
     private void concurrentMap(Object m) {
-        long n = entries((Object[]) U.getReference(m, CHM_TABLE), CHM_NEXT);
-        long said = U.getLong(m, CHM_BASE);
-        Object[] cells = (Object[]) U.getReference(m, CHM_CELLS);
+        long n = entries((Object[]) U.getReference(m, MapRepairs.TABLE), MapRepairs.NEXT);
+        long said = U.getLong(m, MapRepairs.BASE);
+        Object[] cells = (Object[]) U.getReference(m, MapRepairs.CELLS);
         for (int i = 0; cells != null && i < cells.length; i++) {
             said += cells[i] == null ? 0 : U.getLong(cells[i], CELL_VALUE);
         }
         if (said != n && n <= most) {
             // The sum of both is the size. The cells come back when threads contend.
-            repairs.put(m, CHM_CELLS, null);
-            repairs.putLong(m, CHM_BASE, n);
+            repairs.put(m, MapRepairs.CELLS, null);
+            repairs.putLong(m, MapRepairs.BASE, n);
         }
     }
 
     private void hashMap(Object m) {
-        Object[] table = (Object[]) U.getReference(m, MAP_TABLE);
+        Object[] table = (Object[]) U.getReference(m, MapRepairs.MAP_TABLE);
         long n = entries(table, MAP_NEXT);
         if (n > most) {
             return;
@@ -184,14 +168,14 @@ final class CountRepairs {
     private static boolean isLinked(Object m, long n) {
         Object before = null;
         long linked = 0;
-        for (Object e = U.getReference(m, LINKED_HEAD); e != null && linked <= n; e = U.getReference(e, LINKED_AFTER)) {
-            if (U.getReference(e, LINKED_BEFORE) != before) {
+        for (Object e = U.getReference(m, MapRepairs.LINKED_HEAD); e != null && linked <= n; e = U.getReference(e, MapRepairs.AFTER)) {
+            if (U.getReference(e, MapRepairs.BEFORE) != before) {
                 return false;
             }
             before = e;
             linked++;
         }
-        return linked == n && U.getReference(m, LINKED_TAIL) == before;
+        return linked == n && U.getReference(m, MapRepairs.LINKED_TAIL) == before;
     }
 
     /** Links the entries of the table anew: as from the head on, as far as that leads, then as back from the tail, then those on neither way. */
@@ -202,25 +186,25 @@ final class CountRepairs {
                 in.put(e, e);
             }
         }
-        List<Object> all = chain(U.getReference(m, LINKED_HEAD), LINKED_AFTER, most);
-        all.addAll(chain(U.getReference(m, LINKED_TAIL), LINKED_BEFORE, most).reversed());
+        List<Object> all = chain(U.getReference(m, MapRepairs.LINKED_HEAD), MapRepairs.AFTER, most);
+        all.addAll(chain(U.getReference(m, MapRepairs.LINKED_TAIL), MapRepairs.BEFORE, most).reversed());
         all.addAll(in.keySet());
         Object before = null;
         for (int i = 0; i < all.size(); i++) {
             Object e = all.get(i);
             if (in.remove(e) != null) {
-                repairs.put(e, LINKED_BEFORE, before);
-                repairs.put(before == null ? m : before, before == null ? LINKED_HEAD : LINKED_AFTER, e);
+                repairs.put(e, MapRepairs.BEFORE, before);
+                repairs.put(before == null ? m : before, before == null ? MapRepairs.LINKED_HEAD : MapRepairs.AFTER, e);
                 before = e;
             }
         }
-        repairs.put(before == null ? m : before, before == null ? LINKED_HEAD : LINKED_AFTER, null);
-        repairs.put(m, LINKED_TAIL, before);
+        repairs.put(before == null ? m : before, before == null ? MapRepairs.LINKED_HEAD : MapRepairs.AFTER, null);
+        repairs.put(m, MapRepairs.LINKED_TAIL, before);
     }
 
     /** Properties have no table here: their entries are in a ConcurrentHashMap. */
     private void hashtable(Object m) {
-        Object[] table = (Object[]) U.getReference(m, HASHTABLE_TABLE);
+        Object[] table = (Object[]) U.getReference(m, MapRepairs.HASHTABLE_TABLE);
         long n = entries(table, HASHTABLE_NEXT);
         if (table != null && n <= most) {
             repairs.putInt(m, HASHTABLE_COUNT, (int) n);

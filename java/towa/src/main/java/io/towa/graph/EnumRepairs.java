@@ -20,8 +20,8 @@ import jdk.internal.misc.Unsafe;
  */
 final class EnumRepairs {
     private static final Unsafe U = Unsafe.getUnsafe();
-    private static final Class<?> REGULAR = type("java.util.RegularEnumSet");
-    private static final Class<?> JUMBO = type("java.util.JumboEnumSet");
+    private static final Class<?> REGULAR = Repairs.type("java.util.RegularEnumSet");
+    private static final Class<?> JUMBO = Repairs.type("java.util.JumboEnumSet");
     private static final long KEY_TYPE = Repairs.offset(EnumMap.class, "keyType");
     private static final long KEYS = Repairs.offset(EnumMap.class, "keyUniverse");
     private static final long VALUES = Repairs.offset(EnumMap.class, "vals");
@@ -67,14 +67,6 @@ final class EnumRepairs {
                 + ", which this program does not have; bring it back, or let a version that has it remove the entry");
         }
         return ((Enum<?>) saved[i]).ordinal();
-    }
-
-    static Class<?> type(String name) {
-        try {
-            return Class.forName(name, false, null);
-        } catch (ClassNotFoundException e) {
-            throw new NoClassDefFoundError(e.getMessage());
-        }
     }
 
     static boolean isSuspect(Class<?> c) {

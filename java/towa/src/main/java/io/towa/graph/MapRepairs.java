@@ -24,28 +24,28 @@ import jdk.internal.misc.Unsafe;
 final class MapRepairs {
     private static final Unsafe U = Unsafe.getUnsafe();
     private static final String IN = "java.util.concurrent.ConcurrentHashMap$";
-    private static final Class<?> NODE = type("Node");
-    private static final Class<?> FORWARDING = type("ForwardingNode");
-    private static final Class<?> RESERVATION = type("ReservationNode");
-    private static final Class<?> TREE_BIN = type("TreeBin");
-    private static final Class<?> TREE_NODE = type("TreeNode");
+    private static final Class<?> NODE = Repairs.type(IN + "Node");
+    private static final Class<?> FORWARDING = Repairs.type(IN + "ForwardingNode");
+    private static final Class<?> RESERVATION = Repairs.type(IN + "ReservationNode");
+    static final Class<?> TREE_BIN = Repairs.type(IN + "TreeBin");
+    private static final Class<?> TREE_NODE = Repairs.type(IN + "TreeNode");
     private static final int MOVED = -1;
     private static final int TREE = -2;
 
     private static final Class<?> MAP = ConcurrentHashMap.class;
-    private static final long TABLE = Repairs.offset(MAP, "table");
+    static final long TABLE = Repairs.offset(MAP, "table");
     private static final long NEXT_TABLE = Repairs.offset(MAP, "nextTable");
     private static final long CONTROL = Repairs.offset(MAP, "sizeCtl");
     private static final long TRANSFER = Repairs.offset(MAP, "transferIndex");
-    private static final long BASE = Repairs.offset(MAP, "baseCount");
-    private static final long CELLS = Repairs.offset(MAP, "counterCells");
+    static final long BASE = Repairs.offset(MAP, "baseCount");
+    static final long CELLS = Repairs.offset(MAP, "counterCells");
     private static final long HASH = Repairs.offset(NODE, "hash");
     private static final long KEY = Repairs.offset(NODE, "key");
     private static final long VALUE = Repairs.offset(NODE, "val");
-    private static final long NEXT = Repairs.offset(NODE, "next");
+    static final long NEXT = Repairs.offset(NODE, "next");
     private static final long FORWARD = Repairs.offset(FORWARDING, "nextTable");
     private static final long ROOT = Repairs.offset(TREE_BIN, "root");
-    private static final long FIRST = Repairs.offset(TREE_BIN, "first");
+    static final long FIRST = Repairs.offset(TREE_BIN, "first");
     private static final long PARENT = Repairs.offset(TREE_NODE, "parent");
     private static final long LEFT = Repairs.offset(TREE_NODE, "left");
     private static final long RIGHT = Repairs.offset(TREE_NODE, "right");
@@ -64,14 +64,6 @@ final class MapRepairs {
         for (int i = 0; i < suspects.size(); i++) {
             Class<?> c = suspects.get(i).getClass();
             badBins |= c == RESERVATION || c == TREE_BIN && !sound(suspects.get(i));
-        }
-    }
-
-    private static Class<?> type(String name) {
-        try {
-            return Class.forName(IN + name, false, null);
-        } catch (ClassNotFoundException e) {
-            throw new NoClassDefFoundError(e.getMessage());
         }
     }
 
@@ -254,13 +246,13 @@ final class MapRepairs {
 
     // ---- rehashing of the others: the table gets new nodes with the hashes of today, as in a ConcurrentHashMap
 
-    private static final Class<?> HASH_NODE = EnumRepairs.type("java.util.HashMap$Node");
-    private static final Class<?> LINKED_NODE = EnumRepairs.type("java.util.LinkedHashMap$Entry");
-    private static final long MAP_TABLE = Repairs.offset(HashMap.class, "table");
-    private static final long LINKED_HEAD = Repairs.offset(LinkedHashMap.class, "head");
-    private static final long LINKED_TAIL = Repairs.offset(LinkedHashMap.class, "tail");
-    private static final long AFTER = Repairs.offset(LINKED_NODE, "after");
-    private static final long BEFORE = Repairs.offset(LINKED_NODE, "before");
+    private static final Class<?> HASH_NODE = Repairs.type("java.util.HashMap$Node");
+    private static final Class<?> LINKED_NODE = Repairs.type("java.util.LinkedHashMap$Entry");
+    static final long MAP_TABLE = Repairs.offset(HashMap.class, "table");
+    static final long LINKED_HEAD = Repairs.offset(LinkedHashMap.class, "head");
+    static final long LINKED_TAIL = Repairs.offset(LinkedHashMap.class, "tail");
+    static final long AFTER = Repairs.offset(LINKED_NODE, "after");
+    static final long BEFORE = Repairs.offset(LINKED_NODE, "before");
 
     /** A chained table's nodes: their class, and where its fields are. */
     private record Nodes(Class<?> type, long hash, long key, long value, long next) {
@@ -270,13 +262,7 @@ final class MapRepairs {
 
         /** Whether threads that changed a table without a lock have linked a bin to a circle: it has more than {@code most} nodes. */
         boolean hasCircle(Object[] bins, long most) {
-            long n = 0;
-            for (int i = 0; i < bins.length; i++) {
-                for (Object e = bins[i]; e != null && n <= most; e = U.getReference(e, next)) {
-                    n++;
-                }
-            }
-            return n > most;
+            return CountRepairs.entries(bins, next, most) > most;
         }
 
         /** Whether a table has a node whose hash is not that of its key. */
@@ -383,9 +369,9 @@ final class MapRepairs {
         }
     }
 
-    private static final Class<?> HASHTABLE_ENTRY = EnumRepairs.type("java.util.Hashtable$Entry");
+    private static final Class<?> HASHTABLE_ENTRY = Repairs.type("java.util.Hashtable$Entry");
     private static final Nodes HASHTABLE_NODES = new Nodes(HASHTABLE_ENTRY, HASHTABLE_ENTRY);
-    private static final long HASHTABLE_TABLE = Repairs.offset(Hashtable.class, "table");
+    static final long HASHTABLE_TABLE = Repairs.offset(Hashtable.class, "table");
 
     /** By its own table, whatever a subclass says: Properties keeps its entries elsewhere, and has none. */
     private void hashtable(Hashtable<?, ?> m) {

@@ -77,7 +77,7 @@ final class Recovery {
         }
         Repairs repairs = repair(walk, Loads.rehash() || changed(mappings));
         if (changed(mappings)) {
-            LibraryTables.look(pool.name() + ": ", walk.suspects(), new ChangedHashes(mappings));
+            LibraryTables.look(pool.name() + ": ", walk.suspects(), repairs.changed());
         }
         turnOn(mappings);
         boolean rewritten = changed(mappings) || whole && names.followed();
@@ -152,7 +152,7 @@ final class Recovery {
      * @param rehash hash tables may need to be made anew even if no constant was met that has another identity hash
      */
     static Repairs repair(RecoveryWalk walk, boolean rehash) {
-        Repairs repairs = new Repairs(walk.suspects(), new ChangedHashes(walk.from.mappings()));
+        Repairs repairs = new Repairs(walk.suspects(), walk.from.evolved() ? new ChangedHashes(walk.from.mappings()) : ChangedHashes.NONE);
         try {
             repairs.run(rehash || !walk.rehashed().isEmpty(), walk.from.recount(), walk.frontier / Layout.DATA, walk.gone());
         } catch (PoolException e) {

@@ -4,14 +4,19 @@ import io.towa.PoolException;
 import io.towa.medium.Nvm;
 import io.towa.pool.Layout;
 import io.towa.pool.UndoLog;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.Hashtable;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
+import java.util.LinkedList;
 import java.util.List;
+import java.util.TreeMap;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.LinkedBlockingQueue;
 import jdk.internal.misc.Unsafe;
@@ -64,6 +69,12 @@ final class Repairs {
             || MapRepairs.isImmutable(c) || EnumRepairs.isSuspect(c) || ZoneRepairs.isSuspect(c);
     }
 
+    /** Whether instances are to be looked at where sizes may not be those of the entries, and not else. */
+    static boolean counted(Class<?> c) {
+        return TreeMap.class.isAssignableFrom(c) || ConcurrentSkipListMap.class.isAssignableFrom(c) || LinkedList.class.isAssignableFrom(c)
+            || ArrayDeque.class.isAssignableFrom(c) || BitSet.class.isAssignableFrom(c);
+    }
+
     /**
      * @param rehash some constant has another identity hash than when it was saved: hash tables may need to be made anew
      * @param recount sizes may not be those of the entries
@@ -74,10 +85,10 @@ final class Repairs {
         MapRepairs maps = new MapRepairs(this, suspects, most);
         EnumRepairs enums = new EnumRepairs(this, gone);
         ZoneRepairs zones = new ZoneRepairs(this);
-        CountRepairs counts = new CountRepairs(this, most);
+        CountRepairs counts = recount ? new CountRepairs(this, most) : null;
         for (int i = 0; i < suspects.size(); i++) {
             Object o = suspects.get(i);
-            if (recount) {
+            if (counts != null) {
                 // Before tables are made anew, which takes the entries by size or by their links.
                 counts.look(o);
             }
@@ -98,6 +109,10 @@ final class Repairs {
         }
         enums.requireRest();
         zones.calendars();
+    }
+
+    ChangedHashes changed() {
+        return changed;
     }
 
     /** Whether {@link #requireDistinct} is worth asking. */
@@ -192,6 +207,15 @@ final class Repairs {
 
     // ---- stores that are noted
 
+    /** A class of the JDK. Many are private; their names are part of its serial and debugging lore, not of any promise. */
+    static Class<?> type(String name) {
+        try {
+            return Class.forName(name, false, null);
+        } catch (ClassNotFoundException e) {
+            throw new NoClassDefFoundError(e.getMessage());
+        }
+    }
+
     static long offset(Class<?> c, String field) {
         return U.objectFieldOffset(c, field);
     }
@@ -257,7 +281,7 @@ final class Repairs {
 
     /** Linked both ways: the way that has more of the items is the right one. */
     private void linkedDeque(Object q) {
-        Class<?> node = LinkedBlockingDequeNode.TYPE;
+        Class<?> node = type("java.util.concurrent.LinkedBlockingDeque$Node");
         long first = offset(LinkedBlockingDeque.class, "first");
         long last = offset(LinkedBlockingDeque.class, "last");
         long next = offset(node, "next");
@@ -280,19 +304,6 @@ final class Repairs {
         put(q, first, n == 0 ? null : all.get(0));
         put(q, last, n == 0 ? null : all.get(n - 1));
         putInt(q, offset(LinkedBlockingDeque.class, "count"), n);
-    }
-
-    /** The class is private; its name is part of the JDK's serial and debugging lore, not of any promise. */
-    private static final class LinkedBlockingDequeNode {
-        static final Class<?> TYPE = type();
-
-        private static Class<?> type() {
-            try {
-                return Class.forName("java.util.concurrent.LinkedBlockingDeque$Node", false, null);
-            } catch (ClassNotFoundException e) {
-                throw new NoClassDefFoundError(e.getMessage());
-            }
-        }
     }
 
     private static List<Object> chain(Object from, long link, long item) {

@@ -42,7 +42,7 @@ final class Rewrite {
         allocator.sweep();
     }
 
-    /** Marks all that the pool's roots reach, and nothing else. The pool is of one run, and nobody changes it. */
+    /** Marks all objects that the pool's roots reach, and no others. No thread changes the pool meanwhile. */
     private static void markOld(Allocator allocator, List<Records.ClassRecord> classes) {
         allocator.unmark();
         ReplicaLayouts layouts = new ReplicaLayouts(classes);

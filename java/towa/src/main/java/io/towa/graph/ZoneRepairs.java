@@ -18,7 +18,7 @@ import jdk.internal.misc.Unsafe;
  */
 final class ZoneRepairs {
     private static final Unsafe U = Unsafe.getUnsafe();
-    private static final Class<?> ZONE = EnumRepairs.type("sun.util.calendar.ZoneInfo");
+    private static final Class<?> ZONE = Repairs.type("sun.util.calendar.ZoneInfo");
     /** Derived from the others. */
     private static final String LAST_RULE = "lastRule";
     private static final String CHANGED_BY_PROGRAM = "dirty";
